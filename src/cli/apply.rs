@@ -486,7 +486,7 @@ mod tests {
     #[case::one_change(vec![vec![Action::Create, Action::Blocked, Action::Skip]], "Apply 1 change to here?")]
     #[case::the_record(vec![vec![Action::Unchanged]], "No object changes; write the record of release dev.web to here?")]
     #[case::records(vec![vec![Action::Unchanged], vec![]], "No object changes; write the records of 2 releases to here?")]
-    fn the_question_says_what_is_written(#[case] plans: Vec<Vec<Action>>, #[case] expected: &str) {
+    fn the_question_names_the_writes(#[case] plans: Vec<Vec<Action>>, #[case] expected: &str) {
         let plans: Vec<Plan> = plans
             .iter()
             .map(|actions| {
@@ -519,7 +519,7 @@ mod tests {
     #[case::of_another_repository("prod.app", json!({"format": 5, "repository": "other", "installed": attempt()}), false)]
     #[case::without_contents("prod.app", Value::Null, false)]
     #[case::of_a_newer_pleach("prod.app", json!({"format": 999, "oldestWriter": 999, "repository": "fleet", "installed": attempt()}), false)]
-    fn releases_tell_that_an_environment_is_at_home(
+    fn releases_identify_the_cluster_of_an_environment(
         #[case] name: &str,
         #[case] record: Value,
         #[case] expected: bool,

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_told_which_process_on_which_host() {
+    fn the_lease_names_process_and_host() {
         let claim = LockArgs {
             lock_timeout: "-1s".parse().unwrap(),
         }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_is_gone_or_of_another_repository_stops_nobody() {
+    fn a_stale_or_foreign_controller_does_not_block() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let judged = |renewed| {
             let finding = judge(&release("prod"), &following("env/prod", renewed), now);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_secret_is_what_may_be_given() {
+    fn a_missing_secret_names_the_applicable_option() {
         assert!(no_secret(false).ends_with("; --webhook-secret-file names one"));
         let configured = no_secret(true);
         assert!(

@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_to_its_end() {
+    fn a_command_runs_to_completion() {
         let exit = check(|_| async { Ok(Exit::CHANGES) });
         assert_eq!(exit, Exit::CHANGES);
     }
 
     #[test]
-    fn the_first_signal_lets_the_command_end_by_itself() {
+    fn the_first_signal_requests_a_stop() {
         for signal in ["-INT", "-TERM"] {
             let exit = check(|cancel| async move {
                 send(signal);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_signal_ends_it() {
+    fn the_second_signal_aborts() {
         let exit = check(|cancel| async move {
             send("-INT");
             cancel.cancelled().await;

@@ -105,7 +105,7 @@ mod tests {
     #[case("Production", "`Production` is not a valid name")]
     #[case("a.b", "`a.b` is not a valid name")]
     #[case("../x", "`..` is not a valid name")]
-    fn what_is_no_target_is_refused(#[case] text: &str, #[case] expected: &str) {
+    fn invalid_targets_are_refused(#[case] text: &str, #[case] expected: &str) {
         let error = text.parse::<Target>().unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
     }

@@ -308,7 +308,7 @@ mod tests {
     use pleach_cluster::ClusterError;
 
     #[test]
-    fn a_record_beside_which_there_may_be_others_is_not_taken() {
+    fn an_ambiguous_record_is_not_used() {
         let target: Target = "prod/web".parse().unwrap();
         let record = || ReleaseSummary::read(&json!({"metadata": {"name": "prod.web"}})).unwrap();
         for releases in [Vec::new(), vec![record()]] {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_said_once_of_a_plan_that_is_refused() {
+    fn a_refused_plan_reports_each_finding_once() {
         let mut plan = samples::plan(&[("a", Action::Update)]);
         plan.findings = vec![
             Finding::error(Kind::Policy, "guard", "not now"),

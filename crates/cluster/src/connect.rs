@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_impersonated_has_no_rights_of_others() {
+    fn impersonation_replaces_the_configured_identity() {
         let mut auth_info = AuthInfo {
             impersonate: Some("admin".to_owned()),
             impersonate_uid: Some("1".to_owned()),

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_told_from_what_it_was() {
+    async fn a_changed_file_has_another_fingerprint() {
         let folder = pleach_files::temporary_folder().unwrap();
         let path = folder.path().join("kubeconfig");
         let write = |text: &str| {

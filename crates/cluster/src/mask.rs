@@ -188,7 +188,7 @@ mod tests {
     #[case(r#"namespaces "none" not found"#, r#"namespaces "none" not found"#)]
     #[case(r#"an open "quote"#, "an open <masked>")]
     #[case("no values here", "no values here")]
-    fn values_go_and_names_stay(#[case] message: &str, #[case] expected: &str) {
+    fn values_are_masked_and_names_stay(#[case] message: &str, #[case] expected: &str) {
         assert_eq!(mask(message), expected);
     }
 

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_group_and_subresources_have_their_places() {
+    fn paths_of_the_core_group_and_subresources() {
         assert_eq!(
             config_maps()
                 .object(Some("web"), "a", Some("status"))
@@ -225,7 +225,7 @@ mod tests {
     #[case(Some("web"), "a/b", "cannot contain `/`")]
     #[case(Some(""), "a", "whole collection")]
     #[case(None, "a", "needs a namespace")]
-    fn what_leads_elsewhere_is_refused(
+    fn invalid_names_are_refused(
         #[case] namespace: Option<&str>,
         #[case] name: &str,
         #[case] why: &str,

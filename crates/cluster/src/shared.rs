@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_gets_an_answer_that_was_asked_for_before_their_time() {
+    async fn an_answer_requested_before_the_minimum_time_is_not_shared() {
         let (slot, asked) = (Slot::default(), AtomicUsize::new(0));
         let begun = Instant::now();
         let all = (0..100).map(|_| ask(&slot, &asked, begun));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_asked_again() {
+    async fn a_failure_is_requested_again() {
         let (slot, asked) = (Slot::<usize>::default(), AtomicUsize::new(0));
         let begun = Instant::now();
         // Only the first attempt fails.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_asks_for_is_forgotten() {
+    async fn unused_answers_are_evicted() {
         let slots: Slots<usize> = Slots::default();
         let asked = AtomicUsize::new(0);
         let begun = Instant::now();

@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_twice_is_read_once() {
+    fn a_repeated_read_is_cached() {
         assert_eq!(reads(1, &["a", "b", "b", "a"]), 2);
         // The second read removes the file from the cache, so a third one reads it again.
         assert_eq!(reads(1, &["a", "a", "a"]), 2);
     }
 
     #[test]
-    fn no_more_is_kept_than_memory_is_for() {
+    fn the_cache_is_bounded() {
         assert_eq!(reads(MOST_KEPT / 2, &["a", "b", "c", "a", "b", "c"]), 4);
         assert_eq!(reads(MOST_KEPT + 1, &["a", "a"]), 2);
     }

@@ -206,7 +206,7 @@ mod tests {
     #[case::never_converged(ANY, |record: &mut Installed| record.installed = None, Some("is not ready"))]
     #[case::on_its_way(ANY, |record: &mut Installed| record.applying = Some(attempt("v2", "b")),
         Some("is not at v2 yet"))]
-    fn a_release_is_ready_as_its_record_says(
+    fn readiness_of_a_release_follows_its_record(
         #[case] target: TargetRelease<'_>,
         #[case] change: fn(&mut Installed),
         #[case] expected: Option<&str>,
@@ -235,7 +235,7 @@ mod tests {
     #[case::leaving(Some("true"), json!({"metadata": {"deletionTimestamp": "now"}}),
         Some("is being deleted"))]
     #[case::by_its_kind(None, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}}), None)]
-    fn an_object_is_ready_as_it_says(
+    fn readiness_of_an_object_follows_its_status(
         #[case] ready: Option<&str>,
         #[case] live: Value,
         #[case] expected: Option<&str>,
@@ -250,10 +250,7 @@ mod tests {
     #[case::it_has_a_key("has(data.pw)", true)]
     #[case::a_right_guess("data.pw.startsWith('aHV')", false)]
     #[case::the_whole_value("item.data['pw'] == 'aHVudGVyMg=='", false)]
-    fn values_of_a_secret_do_not_say_whether_it_is_ready(
-        #[case] ready: &str,
-        #[case] expected: bool,
-    ) {
+    fn values_of_a_secret_do_not_affect_readiness(#[case] ready: &str, #[case] expected: bool) {
         let needed = NeededObject {
             kind: GroupKind::new("", "Secret"),
             ready: Some(Expression::compile(ready, &["item", "data"]).unwrap()),

@@ -129,10 +129,7 @@ mod tests {
     #[case::without_one(Some("max\n"), MEMORY)]
     #[case::of_version_1_without_one(Some("9223372036854771712\n"), MEMORY)]
     #[case::nobody_says(None, MEMORY)]
-    fn who_works_for_the_loop_leaves_it_its_memory(
-        #[case] said: Option<&str>,
-        #[case] expected: u64,
-    ) {
+    fn a_child_gets_a_part_of_the_memory(#[case] said: Option<&str>, #[case] expected: u64) {
         assert_eq!(part(said.map(str::to_owned)), expected);
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_go_with_their_owner() {
+    fn folders_are_removed_with_their_owner() {
         let folder = temporary_folder().unwrap();
         let path = folder.path().to_owned();
         assert!(path.is_dir());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_behind_is_removed_and_nothing_else() {
+    fn only_folders_of_dead_processes_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let folder = |name: &str| {
             let path = parent.path().join(name);

@@ -60,7 +60,7 @@ fn a_folder_appears_whole() {
 }
 
 #[test]
-fn a_folder_with_files_of_others_is_left_alone() {
+fn a_folder_with_foreign_files_is_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     write_folder(folder.path(), &files(&[("mine.txt", "x")]), &[]).unwrap();
     let error = write_folder(folder.path(), &files(&[("a.yaml", "a")]), &[]).unwrap_err();
@@ -75,7 +75,7 @@ fn a_folder_with_files_of_others_is_left_alone() {
 }
 
 #[test]
-fn what_was_written_before_is_replaced() {
+fn earlier_files_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let before = files(&[("old/deep/a.yaml", "a"), ("keep/b.yaml", "b")]);
     write_folder(folder.path(), &before, &[]).unwrap();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_at_once() {
+    fn special_files_are_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("folder")).unwrap();
         let made = std::process::Command::new("mkfifo")

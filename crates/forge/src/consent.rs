@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_enough_digits_that_nobody_finds_a_second_commit() {
+    fn a_commit_needs_enough_digits() {
         assert!(is_named(COMMIT, COMMIT));
         assert!(is_named(COMMIT, &COMMIT[..DIGITS].to_uppercase()));
         for text in [

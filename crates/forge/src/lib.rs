@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_lines_make_no_difference() {
+    fn line_endings_do_not_matter() {
         assert!(is_same("a  \r\nb\r\n\r\n", "a\nb"));
         assert!(!is_same("a\nb", "a\n\nb"));
     }

@@ -371,7 +371,7 @@ mod tests {
     #[case(503, &[("retry-after", "2")], "", Some(2))]
     #[case(503, &[], "", None)]
     #[case(404, &[("retry-after", "2")], "", None)]
-    fn limits_are_told_from_other_refusals(
+    fn rate_limits_are_distinguished_from_other_refusals(
         #[case] status: u16,
         #[case] said_headers: &[(&'static str, &str)],
         #[case] said: &str,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_up_comes_back_when_the_forge_says() {
+    fn an_exhausted_limit_resets_at_the_time_of_the_forge() {
         let reset = Timestamp::now().as_second() + 100;
         let said = headers(&[
             ("x-ratelimit-remaining", "0".to_owned()),

@@ -288,7 +288,7 @@ mod tests {
         Some("volume a is (unknown) (`require`: there is no `status`)"))]
     #[case::of_another_type(json!({"metadata": {"name": "a"}, "spec": {"replicas": "1"}, "status": {"robustness": "healthy"}}),
         Some("volume a is healthy (`where`: type error: a value does not have the expected type)"))]
-    fn what_speaks_against_an_object(#[case] value: Value, #[case] expected: Option<&str>) {
+    fn objections_to_an_object_are_explained(#[case] value: Value, #[case] expected: Option<&str>) {
         let check = check(
             Some("item.spec.replicas < 2"),
             "item.status.robustness == 'healthy'",
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_without_a_message_says_what_it_requires() {
+    fn a_check_without_a_message_shows_its_requirement() {
         let check = check(None, "item.status.ok", None);
         assert_eq!(
             object_to(&check, &json!({"status": {"ok": false}})).as_deref(),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_hold_no_secret_and_one_line() {
+    fn messages_contain_no_secret_and_one_line() {
         let text = "key {{ item.spec.key }}\n{{ item.spec.keys }} {{ item.data }}";
         let check = check(None, "item.spec.key == 'x'", Some(text));
         let value = json!({"spec": {"key": "s3cr3t", "keys": 1}, "data": {"a": "shown"}});
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forbids_an_end_is_that_there_is_such_an_object() {
+    fn an_uninstall_block_applies_while_a_matching_object_exists() {
         let rule = |condition: Option<&str>| BlockUninstall {
             for_each: Selector::default(),
             condition: condition.map(str::to_owned),
@@ -345,19 +345,19 @@ mod tests {
     }
 
     #[test]
-    fn a_look_names_the_first_and_counts_the_rest() {
+    fn an_outcome_names_the_first_objections_and_counts_the_rest() {
         let objection = |n: usize| Objection {
             object: format!("Volume.example.org/v{n:02}").parse().unwrap(),
             message: "is degraded".to_owned(),
         };
-        let looked = CheckOutcome::seen((0..30).rev().map(objection).collect());
-        assert!(!looked.holds());
+        let outcome = CheckOutcome::seen((0..30).rev().map(objection).collect());
+        assert!(!outcome.holds());
         assert_eq!(
-            looked.explain().as_deref(),
+            outcome.explain().as_deref(),
             Some("Volume.example.org/v00: is degraded; and 29 more")
         );
-        let CheckOutcome::Seen { objections, more } = looked else {
-            panic!("{looked:?}");
+        let CheckOutcome::Seen { objections, more } = outcome else {
+            panic!("{outcome:?}");
         };
         assert_eq!((objections.len(), more), (NAMED, 10));
         assert!(CheckOutcome::seen(Vec::new()).holds());

@@ -145,7 +145,10 @@ mod tests {
     #[rstest]
     #[case::the_end("", true)]
     #[case::an_upgrade("v2.0.0", false)]
-    fn consent_that_goes_to_no_version_is_for_the_end(#[case] to: &str, #[case] allowed: bool) {
+    fn a_consent_without_target_version_is_for_the_uninstall(
+        #[case] to: &str,
+        #[case] allowed: bool,
+    ) {
         let consent = Consent {
             to: None,
             check: Some("backend-goes".to_owned()),
@@ -162,7 +165,7 @@ mod tests {
     #[case("foos.example.org", "foo", Some("v1.1.0"), "v2.0.0", false)]
     #[case("foos.example.org", "foo", None, "v2.0.0", false)]
     #[case("foos.example.org", "foo", Some("v1.0.0"), "v3.0.0", false)]
-    fn consent_is_bound_to_what_it_is_for(
+    fn a_consent_covers_only_its_object_and_versions(
         #[case] name: &str,
         #[case] release: &str,
         #[case] from: Option<&str>,

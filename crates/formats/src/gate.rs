@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_exempt_are_a_list_of_names() {
+    fn exempt_users_are_a_list_of_names() {
         let policy = gate(&[("a.example.org", "*")]).policy(Some("ops\"x"), Timestamp::UNIX_EPOCH);
         let condition = policy["spec"]["matchConditions"][0]["expression"]
             .as_str()
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_reads_why_since_when_and_what_ends_it() {
+    fn the_denial_names_reason_start_and_end() {
         let policy = gate(&[("a.example.org", "*")]).policy(Some("ops"), Timestamp::UNIX_EPOCH);
         assert_eq!(
             policy["spec"]["validations"][0]["message"],
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_tells_the_policy_behind_it() {
+    fn a_probe_identifies_its_policy() {
         let policy = gate(&[]).id();
         let probe = probe(&policy, "state");
         assert_eq!(probed(&probe), Some("production.web.handover"));

@@ -342,7 +342,11 @@ mod tests {
     #[case("certificates.k8s.io", "CertificateSigningRequest", true)]
     #[case("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", false)]
     #[case("widgets.example.org", "Widget", true)]
-    fn kinds_whose_status_matters(#[case] group: &str, #[case] kind: &str, #[case] expected: bool) {
+    fn kinds_with_a_relevant_status(
+        #[case] group: &str,
+        #[case] kind: &str,
+        #[case] expected: bool,
+    ) {
         assert_eq!(has_rules(&GroupKind::new(group, kind)), expected);
     }
 
@@ -351,7 +355,10 @@ mod tests {
     #[case("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")]
     #[case("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration")]
     #[case("rbac.authorization.k8s.io/v1", "Role")]
-    fn what_has_no_status_is_current_once_it_exists(#[case] api_version: &str, #[case] kind: &str) {
+    fn objects_without_status_are_current_once_they_exist(
+        #[case] api_version: &str,
+        #[case] kind: &str,
+    ) {
         assert_eq!(
             check(api_version, kind, json!({})),
             (Readiness::Current, String::new())

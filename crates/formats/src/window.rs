@@ -291,7 +291,7 @@ mod tests {
     #[case("Mon 24:00-25:00")]
     #[case("Mon 08:00")]
     #[case("Mon 08:00-08:00")]
-    fn what_is_no_window_is_refused(#[case] text: &str) {
+    fn invalid_windows_are_refused(#[case] text: &str) {
         assert!(windows(&[text], &[], None).is_err());
     }
 

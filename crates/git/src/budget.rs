@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn downloads_at_the_same_time_share_what_is_free() {
+    fn concurrent_downloads_share_the_free_budget() {
         let budget = Budget::of(1 << 20);
         let (a, b) = (Store::make(&budget), Store::make(&budget));
         let (a, b) = (a.unwrap(), b.unwrap());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_made_again_when_superfluous_packs_take_much_of_what_is_free() {
+    fn a_mirror_with_many_superfluous_packs_is_recreated() {
         let budget = Budget::of(1 << 20);
         let store = Store::make(&budget).unwrap();
         write(&store, "objects/pack/pack-0.pack", 200_000);

@@ -491,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_read_as_the_design_says() {
+    fn revisions_have_their_documented_format() {
         let id = "0123456789abcdef0123456789abcdef01234567";
         assert_eq!(Revision::Commit(id.into()).to_string(), id);
         assert_eq!(Revision::Dirty(id.into()).to_string(), "0123456-dirty");
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn repositories_of_others_come_with_the_command_that_trusts_them() {
+    fn an_untrusted_repository_is_reported_with_a_command() {
         let refusal = git2::Error::new(
             ErrorCode::Owner,
             ErrorClass::Config,

@@ -353,7 +353,7 @@ mod tests {
     use crate::remote::Auth;
 
     #[test]
-    fn a_mirror_that_was_cleaned_up_is_made_anew() {
+    fn a_deleted_mirror_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let source = Repository::init(folder.path()).unwrap();
         let ann = git2::Signature::now("Ann", "ann@example.org").unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_says_too_much_comes_to_its_end() {
+    fn a_program_with_too_much_output_ends() {
         let home = tempfile::tempdir().unwrap();
         let mut command = program("seq", home.path());
         let ended = run(command.arg("100000"), "seq", "count").unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_stays_on_its_line() {
+    fn foreign_text_stays_on_one_line() {
         assert_eq!(one_line("a\x1b[31m\nb"), "a [31m b");
         assert!(one_line(&"ü".repeat(1000)).len() < 410);
     }

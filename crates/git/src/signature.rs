@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_hold_keys_of_both_kinds() {
+    fn a_file_can_contain_keys_of_both_kinds() {
         let text = format!("# team\nann ssh-ed25519 AAAA\n{BEGIN}\n\nabc\n{END}\nbob ssh-rsa BBBB");
         let (signers, keyring) = parted(&text);
         assert_eq!(signers, "# team\nann ssh-ed25519 AAAA\nbob ssh-rsa BBBB\n");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_programs_say_is_understood() {
+    fn output_of_the_programs_is_parsed() {
         let unknown = |by: &str| Distrust::Unknown { by: by.to_owned() };
         assert_eq!(
             judged("Good \"git\" signature with ED25519 key SHA256:x\nNo principal matched.\n"),

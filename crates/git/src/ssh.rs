@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_of_what_ssh_says_is_told() {
+    fn only_relevant_lines_of_ssh_are_reported() {
         let said = "OpenSSH_9.2p1\ndebug1: Connecting\r\nssh: connect to host h port 22: Connection refused\r\n";
         assert_eq!(
             words(said),

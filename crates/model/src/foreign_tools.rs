@@ -448,7 +448,7 @@ mod tests {
     #[case(OwnerKind::Application, json!({"spec": {"syncPolicy": {"automated": {"enabled": false}}}}), false)]
     #[case(OwnerKind::Application, json!({"metadata": {"annotations": {"argocd.argoproj.io/skip-reconcile": "true"}},
         "spec": {"syncPolicy": {"automated": {}}}}), false)]
-    fn an_owner_acts_unless_it_is_told_not_to(
+    fn an_owner_is_active_unless_suspended(
         #[case] kind: OwnerKind,
         #[case] object: Value,
         #[case] active: bool,
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_stays() {
+    fn other_labels_and_annotations_are_no_marks() {
         let metadata = json!({
             "labels": {"app": "x", "kustomize.toolkit.fluxcd.io/name": "a", "app.kubernetes.io/managed-by": "Helm"},
             "annotations": {"meta.helm.sh/release-name": "x", "helm.sh/chart": "x", "argocd.argoproj.io/sync-wave": "1"}});
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_go_into_commands() {
+    fn commands_contain_only_valid_names() {
         let one = |name: &str| [name.to_owned()];
         assert_eq!(
             forget_helm("web", &one("secret/sh.helm.release.v1.web.v3")).as_deref(),

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_the_cursor_or_the_order_is_written_out() {
+    fn control_characters_are_escaped() {
         assert_eq!(plain("a\tb\nc\u{1b}[2J \n"), "a\tb\nc\\u{1b}[2J");
         assert_eq!(
             plain("\u{202e}x\u{85}y\u{2066}"),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_width_or_separates_lines_is_written_out() {
+    fn invisible_characters_and_line_separators_are_escaped() {
         for (text, expected) in [
             ("a\u{200b}b", "a\\u{200b}b"),
             ("a\u{200d}b", "a\\u{200d}b"),
@@ -90,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn one_line_has_no_end_of_a_line_within() {
+    fn one_line_contains_no_line_break() {
         assert_eq!(one_line("a\tb\nc\u{200b}\u{1b}\n"), "a b c\\u{200b}\\u{1b}");
     }
 
     #[test]
-    fn a_long_text_is_cut_and_says_so() {
+    fn a_long_text_is_cut_with_a_note() {
         assert_eq!(clipped("äöü", 3), "äöü");
         assert_eq!(clipped("äöüß", 3), "äöü… (1 more characters)");
     }

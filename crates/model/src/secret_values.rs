@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn encoded_values_are_decoded() {
         let auth = PLAIN.encode("user:hunter22");
         let text = format!(r#"{{"auths": {{"a.org": {{"auth": "{auth}"}}}}}}"#);
         let found = unpacked(&PLAIN.encode(&text));

@@ -34,7 +34,7 @@ mod tests {
     #[case("prdouction", Some("production"))]
     #[case("v", None)]
     #[case("something", None)]
-    fn only_what_is_near_is_suggested(#[case] text: &str, #[case] expected: Option<&str>) {
+    fn only_similar_names_are_suggested(#[case] text: &str, #[case] expected: Option<&str>) {
         let candidates = ["releases", "createNamespace", "production", "id"];
         assert_eq!(nearest(text, candidates), expected);
     }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_what_a_map_of_the_same_entries_holds() {
+    fn it_equals_a_map_with_the_same_entries() {
         let entries = [("b", "1"), ("a", "2"), ("c", "3"), ("b", "4")];
         let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let map: BTreeMap<String, String> = entries.clone().into();

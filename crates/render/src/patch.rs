@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_operation_says_which_and_changes_nothing() {
+    fn a_failing_operation_is_named_and_changes_nothing() {
         let id = ObjectId::new("", "Secret", Some("shop"), "web");
         let patch = Patch {
             target: selector("Secret", None, None),

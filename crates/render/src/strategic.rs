@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_set_are_added_and_taken_out_one_by_one() {
+    fn values_of_a_set_are_added_and_removed_one_by_one() {
         let object = json!({"metadata": {"finalizers": ["a", "b"]}});
         let patch = json!({"metadata": {"finalizers": ["c", "a"], "$deleteFromPrimitiveList/finalizers": ["b"]}});
         let found = patched("v1/ConfigMap", &object, &patch);

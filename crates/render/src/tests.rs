@@ -51,7 +51,7 @@ fn messages(rendered: &Rendered) -> Vec<String> {
 /// A schema violation does not hide errors of other releases. Templates of the affected release are
 /// skipped, because they do not expect such values.
 #[test]
-fn refused_values_are_told_with_all_that_is_wrong_elsewhere() {
+fn refused_values_are_reported_with_all_other_errors() {
     let files = [
         ("plain.yaml", "apiVersion: v1\nkind: ConfigMap\n"),
         ("web.yaml.j2", "{{ values.host.name }}"),
@@ -120,7 +120,7 @@ fn staged(text: &str) -> Rendered {
 }
 
 #[test]
-fn what_verifies_a_stage_is_a_job_that_runs_once_in_it() {
+fn a_verification_of_a_stage_is_a_run_once_job() {
     let rendered = staged("{apiVersion: batch/v1, kind: Job, metadata: {name: test}}\n");
     assert_eq!(messages(&rendered), [""; 0]);
     let value = rendered.manifests[0].value();
@@ -211,7 +211,7 @@ fn a_patch_makes_a_job_run_once_that_has_no_name() {
 }
 
 #[test]
-fn a_patch_for_others_leaves_a_job_its_name() {
+fn a_patch_of_other_objects_keeps_the_name_of_a_job() {
     let job = GENERATED.replace(
         "  generateName",
         "  annotations: {pleach.dev/run: once}\n  generateName",
@@ -364,7 +364,7 @@ fn templates_are_not_read_for_plain_files() {
 }
 
 #[test]
-fn parsed_objects_are_those_of_the_file() {
+fn parsed_objects_equal_those_of_the_file() {
     let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  creationTimestamp: null\nstatus: {}\n";
     let files = tree(&[("a.yaml", text), ("b.yaml.j2", "{{ values.missing }}")]);
     let release = samples::release("web", &["a.yaml", "b.yaml.j2"], json!({}));

@@ -184,12 +184,12 @@ mod tests {
         "finalizers": ["customresourcecleanup.apiextensions.k8s.io"]},
         "status": {"conditions": [{"type": "Terminating", "status": "True", "reason": "InstanceDeletionCheck", "message": "1 left"}]}}),
         "it waits (InstanceDeletionCheck): 1 left")]
-    fn ends_say_what_they_wait_for(#[case] value: Value, #[case] expected: &str) {
+    fn pending_deletions_name_their_cause(#[case] value: Value, #[case] expected: &str) {
         assert_eq!(explain(&value), expected);
     }
 
     #[test]
-    fn only_finalizers_of_others_can_be_advised_about() {
+    fn only_foreign_finalizers_get_a_hint() {
         let id: ObjectId = "Gear.ex.org/web/g".parse().unwrap();
         let object = |finalizer: &str| json!({"metadata": {"finalizers": [finalizer]}});
         assert_eq!(advice(&id, &object("kubernetes.io/pvc-protection")), None);

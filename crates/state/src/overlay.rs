@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_replaced_brings_itself_back() {
+    fn the_projected_original_reverts_a_patch() {
         let live = json!({"spec": {"replicas": 2, "methods": ["a", "b"], "map": {"x": 1}}});
         for patch in [
             json!({"spec": {"replicas": 0, "paused": true}}),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_changed_before_it_was_made_is_written_down_anew() {
+    fn a_change_before_the_overlay_updates_the_journal() {
         let patch = json!({"spec": {"replicas": 0}});
         let live = |replicas: i64, manager: &str| {
             json!({"metadata": {"uid": "u", "managedFields": [{"manager": manager,

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_say_what_they_run_for() {
+    fn github_actions_name_their_pull_request() {
         let folder = temporary_folder().unwrap();
         let path = folder.path().join("event.json");
         let event =
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn gitlab_says_what_it_runs_for() {
+    fn gitlab_ci_names_its_merge_request() {
         let mut variables = vec![
             ("GITLAB_CI", "true"),
             ("CI_API_V4_URL", "https://git.example.org/api/v4"),

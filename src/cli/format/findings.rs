@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn omitted_findings_are_counted() {
         check(
             Severity::Warning,
             "a.yaml:2: error: wrong\\u{7}\n\

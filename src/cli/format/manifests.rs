@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_stays_on_its_line() {
+    fn a_comment_with_the_origin_stays_on_one_line() {
         let value = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "apiVersion": "v1"});
         let text = document(&manifest(&value), value);
         assert!(text.starts_with("---\n# Source: a\\nb.yaml:3\n"), "{text}");

@@ -309,7 +309,7 @@ mod tests {
     use crate::cli::format::samples;
 
     #[test]
-    fn stages_come_with_their_steps_and_what_nobody_checked() {
+    fn stages_show_their_steps_and_unverified_changes() {
         let mut plan = samples::plan(&[
             ("a", Action::Create),
             ("b", Action::Create),

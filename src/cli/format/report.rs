@@ -235,7 +235,7 @@ mod tests {
     use crate::cli::{error::Kind, format::samples};
 
     #[test]
-    fn what_was_not_begun_is_reported_with_the_reason() {
+    fn a_run_that_did_not_start_reports_the_reason() {
         let plan = samples::plan(&[("a", Action::Update)]);
         let error = CliError::new(Kind::Conflict, "the plan changed").hint("run it again");
         let report = Report {

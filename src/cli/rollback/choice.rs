@@ -173,7 +173,10 @@ mod tests {
     #[rstest]
     #[case::in_the_history(&[("failed", "v3"), ("deployed", "v2"), ("deployed", "v1")], &["v2", "v1"])]
     #[case::failures_only(&[("failed", "v3"), ("failed", "v3")], &["v2"])]
-    fn what_is_installed_was_deployed(#[case] history: &[(&str, &str)], #[case] expected: &[&str]) {
+    fn the_installed_version_counts_as_deployed(
+        #[case] history: &[(&str, &str)],
+        #[case] expected: &[&str],
+    ) {
         let record = Installed {
             history: history.iter().map(|(end, at)| result(end, at)).collect(),
             installed: Some(Attempt {

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_release_waits_for_is_said_once_per_change() {
+    fn a_wait_is_logged_once_per_change() {
         let release = ReleaseName {
             environment: "staging".to_owned(),
             release: "web".to_owned(),

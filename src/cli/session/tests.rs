@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::{Exit, format::samples};
 
 #[tokio::test]
-async fn reading_is_given_up_when_somebody_asks_to_stop() {
+async fn reading_stops_on_request() {
     let cancel = CancellationToken::new();
     let ended = finish(&cancel, async { 1 }).await;
     assert_eq!(ended.unwrap(), 1);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_go_also_when_they_come_in_two_parts() {
+    fn split_escape_sequences_are_removed() {
         let parts = [
             "a\u{1b}[31mb\u{1b}[",
             "0mc",
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_comes_out_is_what_anstream_lets_through(
+        fn the_output_equals_that_of_anstream(
             parts in prop::collection::vec("(\u{1b}(\\[[0-9;]{0,3}[mJ]?|\\][a-z]{0,3}\u{7}?)|\\PC|[\u{0}-\u{20}\u{7f}\u{9b}]){0,90}", 0..4),
         ) {
             let (ours, theirs) = written(&parts);

@@ -62,7 +62,7 @@ async fn only_yes_is_yes() {
 }
 
 #[tokio::test]
-async fn nobody_to_ask_is_a_usage_error_unless_answered_beforehand() {
+async fn a_question_without_terminal_is_a_usage_error_unless_answered() {
     let error = ask(None, false).await.unwrap_err();
     assert_eq!(error.exit(), Exit::USAGE);
     assert_eq!(error.to_string(), "cannot ask without a terminal: apply?");
@@ -80,7 +80,7 @@ async fn a_question_can_be_interrupted() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_fine() {
+fn a_closed_pipe_is_success() {
     let out = Tape {
         refuses: Some(io::ErrorKind::BrokenPipe),
         ..Tape::default()
@@ -122,7 +122,7 @@ fn verbosity_is_about_stderr_only() {
 }
 
 #[test]
-fn what_comes_before_a_question_is_shown_even_when_quiet() {
+fn text_before_a_question_is_shown_even_when_quiet() {
     let (mut ui, out, err) = ui(Verbosity::Quiet, Some("y\n"));
     assert!(ui.can_ask());
     ui.notice("plan");
@@ -132,7 +132,7 @@ fn what_comes_before_a_question_is_shown_even_when_quiet() {
 }
 
 #[test]
-fn an_error_shows_its_causes_and_what_to_do() {
+fn an_error_shows_its_causes_and_hint() {
     let (mut ui, _, err) = ui(Verbosity::Quiet, None);
     let cause = io::Error::other("disk \u{1b}[31mfull");
     ui.error(&CliError::new(Kind::Failed, WriteResult(cause)).hint("make room"));

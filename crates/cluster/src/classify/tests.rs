@@ -343,7 +343,7 @@ fn plain_text(
 #[rstest]
 #[case(502, true)]
 #[case(503, false)]
-fn whether_it_was_carried_out(#[case] http: u16, #[case] unclear: bool) {
+fn only_an_ambiguous_gateway_error_is_unclear(#[case] http: u16, #[case] unclear: bool) {
     let question = Question {
         verb: Verb::Create,
         kind: "ConfigMap",
@@ -368,7 +368,7 @@ fn whether_it_was_carried_out(#[case] http: u16, #[case] unclear: bool) {
     "clusterrolebindings.rbac.authorization.k8s.io \"a\" not found", Class::NotFound)]
 #[case(Verb::Get, "Thing", json!({}),
     "the server could not find the requested resource", Class::KindNotServed)]
-fn what_is_missing(
+fn a_404_names_the_missing_object(
     #[case] verb: Verb,
     #[case] kind: &str,
     #[case] details: Value,

@@ -130,7 +130,7 @@ mod tests {
     #[case(r#"{"kind":"XList","items":[]}"#, None)]
     #[case(r#"{"kind":"XList","metadata":{},"items":{}}"#, None)]
     #[case("[]", None)]
-    fn objects_are_kept_one_by_one(#[case] text: &str, #[case] expected: Option<Vec<i64>>) {
+    fn objects_are_collected_one_by_one(#[case] text: &str, #[case] expected: Option<Vec<i64>>) {
         let mut kept = Vec::new();
         let read = |item: Value| item["a"].as_i64().unwrap();
         let mut deserializer = serde_json::Deserializer::from_str(text);

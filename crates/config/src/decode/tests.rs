@@ -46,7 +46,7 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_fits_is_read() {
+fn valid_values_are_decoded() {
     assert_eq!(
         errors("id: a\ncount: 3\nitems:\n- {name: b, kind: text}\n"),
         [""; 0]
@@ -94,7 +94,7 @@ fn a_hidden_field_is_not_called_missing() {
 }
 
 #[test]
-fn a_file_that_is_wrong_throughout_is_not_read_to_its_end() {
+fn a_file_with_many_errors_is_not_read_to_its_end() {
     let lines: Vec<String> = (0..250).map(|number| format!("x{number}: 1\n")).collect();
     let found = errors(&lines.concat());
     assert_eq!(found.len(), MOST + 1);

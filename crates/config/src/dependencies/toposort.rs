@@ -77,7 +77,7 @@ mod tests {
     #[case::as_written(vec![vec![], vec![], vec![]], vec![0, 1, 2])]
     #[case::what_is_needed_first(vec![vec![2], vec![0], vec![]], vec![2, 0, 1])]
     #[case::a_diamond(vec![vec![1, 2], vec![3], vec![3], vec![]], vec![3, 1, 2, 0])]
-    fn what_is_needed_comes_first(#[case] needs: Vec<Vec<usize>>, #[case] order: Vec<usize>) {
+    fn dependencies_come_first(#[case] needs: Vec<Vec<usize>>, #[case] order: Vec<usize>) {
         assert_eq!(
             arrange(&needs),
             Arranged {
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_one_comes_once_and_after_what_it_needs(
+        fn every_item_comes_once_and_after_its_dependencies(
             needs in (1_usize..12).prop_flat_map(|n| {
                 // Items only depend on later items, so there are no cycles.
                 let of = |at: usize| proptest::collection::vec(at + 1..n + 1, 0..4)

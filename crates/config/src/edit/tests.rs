@@ -97,17 +97,13 @@ fn a_key_is_removed(#[case] at: &str, #[case] from: &str, #[case] to: &str) {
 #[case::alias("a: &x {b: 1}\nc: *x\n", "c.b", json!(2))]
 #[case::merge("a: &x\n  b: 1\nc:\n  <<: *x\n  d: 1\n", "c.b", json!(2))]
 #[case::comment_in_brackets("a: {b: {c: 1, # x\n  d: 2}}\n", "a.b", json!(2))]
-fn what_cannot_be_changed_alone_is_left_alone(
-    #[case] text: &str,
-    #[case] at: &str,
-    #[case] value: Value,
-) {
+fn unsafe_edits_are_refused(#[case] text: &str, #[case] at: &str, #[case] value: Value) {
     let error = set("e.yaml", text, &path(at), &plain(value)).unwrap_err();
     assert!(matches!(error, EditError::Unsafe { .. }), "{error}");
 }
 
 #[test]
-fn an_error_names_the_file_and_the_place() {
+fn an_error_names_file_and_line() {
     let error = set(
         "e.yaml",
         FILE,
@@ -122,7 +118,7 @@ fn an_error_names_the_file_and_the_place() {
 
 /// A value copied from another text keeps its comments.
 #[test]
-fn a_value_is_carried_over_as_it_is_written() {
+fn a_value_is_copied_verbatim() {
     let previous = FILE
         .replace("quiet", "loud")
         .replace("logLevel: 2 ", "logLevel: 9 ");
@@ -142,7 +138,7 @@ fn a_value_is_carried_over_as_it_is_written() {
 
 /// A file without a final line break gets no other change.
 #[test]
-fn a_last_line_without_an_end_is_added_to() {
+fn a_last_line_without_newline_is_extended() {
     let text = "releases:\n  - bundle: web";
     let edited = set(
         "e.yaml",

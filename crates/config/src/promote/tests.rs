@@ -53,7 +53,7 @@ const STAGING: (&str, &str) = (
 );
 
 #[test]
-fn versions_are_copied_and_what_people_wrote_stays() {
+fn versions_are_copied_and_comments_stay() {
     let production = "releases:\n- bundle: web\n  version: v1.0.0   # since May\n  values: {a: b}\n# the database\n- {name: db, bundle: db, version: v3.0.0}\n";
     let done = promoted(
         &[STAGING, ("environments/production.yaml", production)],
@@ -76,7 +76,7 @@ fn versions_are_copied_and_what_people_wrote_stays() {
 }
 
 #[test]
-fn several_environments_and_several_releases_go_into_their_files() {
+fn several_environments_and_releases_are_promoted() {
     let old =
         "releases:\n- {bundle: web, version: v1.0.0}\n- {name: db, bundle: db, version: v2.0.0}\n";
     let files = [
@@ -155,7 +155,7 @@ fn a_release_that_is_only_in_an_extended_file_gets_an_entry_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_promoted_is_named() {
+fn unpromotable_releases_are_named() {
     let ahead = (
         "environments/production.yaml",
         "releases:\n- {bundle: web, version: v2.0.0}\n- {name: db, bundle: other, version: v1.0.0}\n- {bundle: app}\n",

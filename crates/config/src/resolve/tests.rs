@@ -235,7 +235,7 @@ releases:
 }
 
 #[test]
-fn state_is_kept_in_a_release_or_in_a_namespace() {
+fn state_is_stored_in_a_release_or_a_namespace() {
     let store = |text: &str| {
         let environment = resolved(&[(PROD, text)]);
         for release in &environment.releases {

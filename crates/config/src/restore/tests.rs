@@ -58,7 +58,7 @@ fn said(back: &Back) -> Vec<String> {
 }
 
 #[test]
-fn version_values_and_patches_go_back_and_nothing_else() {
+fn only_version_values_and_patches_are_restored() {
     let then = "\
 values: {region: eu}
 releases:
@@ -120,7 +120,7 @@ releases:
 
 /// A difference in a shared file is overridden in the environment.
 #[test]
-fn what_a_shared_file_says_otherwise_is_set_here() {
+fn values_of_a_changed_shared_file_are_set_in_the_release() {
     let shared = "environments/_eu.yaml";
     let then = "values: {a: 1}\nreleases:\n  - {name: web, bundle: web, version: v1.0.0}\n";
     let now = "values: {a: 2}\nreleases:\n  - {name: web, bundle: web, version: v1.1.0, patches: [{target: {kind: ConfigMap}, merge: {}}]}\n";
@@ -152,7 +152,7 @@ releases:
 }
 
 #[test]
-fn a_version_folder_that_is_gone_comes_back() {
+fn a_deleted_version_folder_is_restored() {
     let release = |version: &str| {
         format!("releases: [{{bundle: web, version: {version}, rollback: {{from: a, to: b}}}}]\n")
     };
@@ -183,7 +183,7 @@ fn a_version_folder_that_is_gone_comes_back() {
 }
 
 #[test]
-fn a_bundle_without_versions_goes_back_as_a_folder() {
+fn a_bundle_without_versions_is_restored_as_a_folder() {
     let prod = "releases: [{bundle: app}]\n";
     let now = [
         (PROD, prod),
@@ -213,7 +213,7 @@ fn a_bundle_without_versions_goes_back_as_a_folder() {
 }
 
 #[test]
-fn what_is_as_it_was_needs_no_change() {
+fn an_unchanged_release_needs_no_restore() {
     let prod = "releases: [{bundle: web, version: v1.0.0}]\n";
     let back = back(&[(PROD, prod)], &[(PROD, prod)], "web", None);
     assert!(back.done.files.is_empty());
@@ -225,7 +225,7 @@ fn what_is_as_it_was_needs_no_change() {
 
 /// All errors are reported at once, with their locations.
 #[test]
-fn what_cannot_go_back_is_said() {
+fn unrestorable_parts_are_reported() {
     let then = tree(&[(PROD, "releases: [{bundle: web, version: v1.0.0}]\n")]);
     let now = tree(&[(
         PROD,
@@ -266,7 +266,7 @@ fn folders_are_entered_down_to_a_hundred_levels() {
 }
 
 #[test]
-fn folders_are_read_up_to_what_a_bundle_may_have() {
+fn folders_are_read_up_to_the_bundle_limit() {
     let read = |count: usize| {
         // The folder in between counts as one entry.
         let path = |number: usize| format!("manifests/app/more/{number}.yaml");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn later_layers_win_and_origins_are_kept() {
+    fn later_layers_win_and_origins_are_recorded() {
         let values = Values::merge(&[
             layer(
                 "bundle",

@@ -260,7 +260,7 @@ mod tests {
         "not a valid JSON Schema: `/properties/a/type`: "
     )]
     #[case("{\n  \"$ref\": \"#/$defs/none\"\n}", 1, "not a valid JSON Schema: ")]
-    fn a_bad_schema_is_an_error_with_its_place(
+    fn an_invalid_schema_is_an_error_with_its_origin(
         #[case] text: &str,
         #[case] line: usize,
         #[case] message: &str,

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_and_the_tools_write_is_left_out() {
+    fn fields_of_the_server_and_of_tools_are_omitted() {
         let value = normalized(&live(), false);
         assert_eq!(
             value,

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_what_we_lost() {
+    fn present_owners_of_lost_fields_are_found() {
         let lost = FieldSet::parse(&json!({"f:spec": {"f:replicas": {}, "f:paused": {}}}));
         assert_eq!(
             holders(&metadata(), &lost, "pleach/a.b"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_apply_is_not_all_under_our_name() {
+    fn applied_fields_are_a_subset_of_owned_fields() {
         assert_eq!(
             applied_by(&metadata(), "pleach/a.b").to_json(),
             json!({"f:spec": {"f:paused": {}, "f:template": {}}})
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_made_an_object_is_told_by_times_and_common_fields() {
+    fn the_creator_is_found_by_times_and_common_fields() {
         let ours = json!({"f:data": {"f:a": {}}, "f:metadata": {"f:labels": {"f:x": {}}}});
         let check = |(time, manager, fields): (&str, &str, Value), ours_at: &str| {
             let metadata = json!({"creationTimestamp": "1", "managedFields": [
@@ -357,7 +357,7 @@ mod tests {
     #[case::an_object_without_time(&[("", ""), ("status", "02")], true)]
     #[case::no_status(&[("", "02")], false)]
     #[case::nothing(&[], false)]
-    fn who_wrote_last_is_told_by_times(#[case] entries: &[(&str, &str)], #[case] expected: bool) {
+    fn the_last_writer_is_found_by_times(#[case] entries: &[(&str, &str)], #[case] expected: bool) {
         let entry = |(subresource, second): &(&str, &str)| {
             let time = (!second.is_empty()).then(|| format!("2026-09-01T10:00:{second}Z"));
             json!({"manager": "m", "subresource": subresource, "time": time})
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_survives_although_we_give_it_up() {
+    fn fields_that_survive_after_we_give_them_up_are_found() {
         let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "fieldsV1": fields});
         let live = json!({"metadata": {"managedFields": [
             entry("ours", json!({"f:data": {"f:a": {}, "f:b": {}, "f:c": {}, "f:d": {}}}))]}});
@@ -386,7 +386,7 @@ mod tests {
 
     /// The server records applied `stringData` under that name, but stores it in `data`.
     #[test]
-    fn what_was_applied_as_texts_of_a_secret_is_in_its_data() {
+    fn string_data_of_a_secret_counts_as_data() {
         let live = |kind: &str| {
             json!({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": "1", "managedFields": [
                 {"manager": "helm", "operation": "Apply", "apiVersion": "v1",

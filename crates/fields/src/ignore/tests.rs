@@ -72,7 +72,7 @@ fn paths_are_read_and_written(#[case] text: &str, #[case] expected: &str) {
 )]
 #[case("spec.containers[name=app]image", "a `.` is missing after `]`")]
 #[case("[name=app].image", "it must start with a key, such as spec")]
-fn what_is_no_path(#[case] text: &str, #[case] why: &str) {
+fn invalid_paths_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = text.parse::<FieldPattern>().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -89,21 +89,21 @@ fn what_is_no_path(#[case] text: &str, #[case] why: &str) {
 #[case("status.replicas", true)]
 #[case("metadata.labels.app", false)]
 #[case("spec", false)]
-fn what_names_an_object_is_never_left_to_others(#[case] text: &str, #[case] reserved: bool) {
+fn identity_fields_are_never_ignored(#[case] text: &str, #[case] reserved: bool) {
     assert_eq!(pattern(text).reserved().is_some(), reserved);
 }
 
 #[rstest]
 #[case(&["spec.replicas"], json!({"spec": {"template": deployment()["spec"]["template"]}}))]
 #[case(&["spec.template", "spec.replicas"], json!({}))]
-fn what_is_left_of_the_spec(#[case] fields: &[&str], #[case] spec: Value) {
+fn ignored_fields_are_removed_from_the_spec(#[case] fields: &[&str], #[case] spec: Value) {
     let fields: Vec<FieldPattern> = fields.iter().map(|field| pattern(field)).collect();
     let lean = lean(&manifest(&deployment()), &fields).unwrap().value();
     assert_eq!(lean.get("spec"), spec.get("spec"));
 }
 
 #[test]
-fn items_go_by_what_they_hold() {
+fn items_are_selected_by_content() {
     let fields = [
         pattern("spec.template.spec.containers[name=app].image"),
         pattern("spec.template.spec.containers[*].ports[name=http].containerPort"),
@@ -161,7 +161,7 @@ fn paths_are_given_up_as_the_server_names_them() {
 }
 
 #[test]
-fn the_question_leaves_what_we_own_as_it_is() {
+fn the_dry_run_sends_owned_fields_with_live_values() {
     let mut ignored = Ignored::default();
     let manifest = manifest(&deployment());
     let image = pattern("spec.template.spec.containers[name=app].image");
@@ -231,7 +231,7 @@ fn rule(kind: &str, name: &str, field: &str) -> IgnoreRule {
 #[case("Deployment", "wep", "spec.replicas", Some(("the ignore rule for Deployment wep matches no object of the release", "did you mean `web`?")))]
 #[case("Deployment", "web", "spec.replica", Some(("no object that the ignore rule matches has spec.replica", "did you mean `replicas`?")))]
 #[case("Deployment", "web", "spec.template.spec.containers[name=ap].image", Some(("no object that the ignore rule matches has spec.template.spec.containers[name=ap].image", "remove the field from the rule: no manifest contains it")))]
-fn rules_that_name_nothing_are_told(
+fn rules_without_effect_are_reported(
     #[case] kind: &str,
     #[case] name: &str,
     #[case] field: &str,
@@ -250,7 +250,7 @@ fn rules_that_name_nothing_are_told(
 }
 
 #[test]
-fn what_an_autoscaler_scales() {
+fn the_scale_target_is_found() {
     let id = ObjectId::new("autoscaling", "HorizontalPodAutoscaler", Some("web"), "hpa");
     let autoscaler = json!({"spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     let target = ObjectId::new("apps", "Deployment", Some("web"), "web");

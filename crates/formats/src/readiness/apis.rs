@@ -90,7 +90,11 @@ mod tests {
             {"type": "NamesAccepted", "status": "False", "reason": "PluralConflict", "message": "\"foos\" is already in use"},
             {"type": "Established", "status": "False", "reason": "NotAccepted", "message": "not all names are accepted"}]}}),
         Failed, "NamesAccepted=False (PluralConflict): \"foos\" is already in use")]
-    fn crds(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+    fn a_crd_is_ready_once_it_is_established(
+        #[case] rest: Value,
+        #[case] readiness: Readiness,
+        #[case] message: &str,
+    ) {
         assert_eq!(
             check("apiextensions.k8s.io/v1", "CustomResourceDefinition", rest),
             (readiness, message.to_owned())

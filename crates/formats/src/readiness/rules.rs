@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_may_only_say_for_how_long() {
+    fn a_rule_can_set_only_a_duration() {
         let mut slow = rule(None, "Deployment", None, None);
         slow.stable_for = Some("30s".to_owned().try_into().unwrap());
         let rules = Rules::read(&[slow.clone()]).unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_with_rules_is_said() {
+    fn all_errors_of_rules_are_reported() {
         let broken = Rules::read(&[
             rule(None, "Pod", Some("statu.phase == 'x'"), Some("(")),
             rule(None, "Job", Some("true"), None),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_jobs_that_failed_say_how() {
+    fn pods_of_failed_jobs_show_the_reason() {
         let failed = pod(
             "job-1",
             "1",

@@ -76,13 +76,13 @@ fn conditions(#[case] text: &str, #[case] expected: bool) {
     "quantity(status.phase).isInteger()",
     "invalid argument for `quantity`"
 )]
-fn what_has_no_answer_says_why_and_never_the_value(#[case] text: &str, #[case] expected: &str) {
+fn an_error_names_the_reason_and_never_the_value(#[case] text: &str, #[case] expected: &str) {
     let error = ask(text).unwrap_err().to_string();
     assert_eq!(error, expected);
 }
 
 #[test]
-fn a_field_of_what_is_not_there_is_missing() {
+fn a_field_of_a_missing_value_is_missing() {
     let expression = Expression::compile("status.phase == 'Ready'", NAMES).unwrap();
     let answer = expression.test(&Subject::of(&json!({})));
     assert_eq!(answer, Err(Unevaluable::Missing("`phase`".to_owned())));
@@ -103,7 +103,7 @@ fn a_field_of_what_is_not_there_is_missing() {
     "spec.a.all(a, spec.b.all(b, spec.c.all(c, spec.d.all(d, true))))",
     "loops are nested deeper than 3 levels"
 )]
-fn what_is_wrong_is_said_when_it_is_read(#[case] text: &str, #[case] expected: &str) {
+fn errors_are_reported_when_parsed(#[case] text: &str, #[case] expected: &str) {
     let error = Expression::compile(text, NAMES).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
@@ -114,18 +114,18 @@ fn what_is_wrong_is_said_when_it_is_read(#[case] text: &str, #[case] expected: &
 #[case("")]
 #[case("a.b{c: 1}")]
 #[case("has(status)")]
-fn what_is_no_expression_is_refused(#[case] text: &str) {
+fn invalid_expressions_are_refused(#[case] text: &str) {
     assert!(Expression::compile(text, NAMES).is_err());
 }
 
 #[test]
-fn all_problems_of_an_expression_are_said() {
+fn all_errors_of_an_expression_are_reported() {
     let CompileError(problems) = Expression::compile("a.b == c.d || f(1)", NAMES).unwrap_err();
     assert_eq!(problems.len(), 3, "{problems:?}");
 }
 
 #[test]
-fn what_is_too_long_or_too_deep_is_refused() {
+fn too_long_or_deep_expressions_are_refused() {
     let long = format!("'{}' == ''", "x".repeat(LONGEST));
     assert_eq!(
         Expression::compile(&long, NAMES).unwrap_err().to_string(),
@@ -150,7 +150,7 @@ fn what_is_too_long_or_too_deep_is_refused() {
 }
 
 #[test]
-fn loops_come_to_an_end() {
+fn loops_terminate() {
     let items: Vec<u32> = (0..2_000).collect();
     let subject = Subject::of(&json!({"spec": {"a": items}}));
     let ask = |text: &str| Expression::compile(text, NAMES).unwrap().test(&subject);
@@ -258,7 +258,7 @@ proptest! {
 
     /// Errors never contain values of the object.
     #[test]
-    fn no_error_holds_a_value(text in expressions()) {
+    fn no_error_contains_a_value(text in expressions()) {
         let secret = json!({"status": {"phase": "s3cr3t", "a": ["s3cr3t"]}, "item": "s3cr3t"});
         if let Ok(expression) = Expression::compile(&text, NAMES)
             && let Err(error) = expression.test(&Subject::of(&secret))

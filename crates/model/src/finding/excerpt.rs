@@ -250,7 +250,7 @@ mod tests {
         5,
         Some("id: x")
     )]
-    fn what_may_be_secret_is_cut_off(
+    fn possibly_secret_text_is_cut_off(
         #[case] text: &str,
         #[case] line: usize,
         #[case] expected: Option<&str>,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_gone_through_once() {
+    fn a_long_file_is_scanned_once() {
         let text = format!("values:\n{}", "  x: 1\r\n\n".repeat(50_000));
         let shown = lines("manifests/a.yaml", &text);
         assert_eq!(shown.len(), 100_001);

@@ -5,7 +5,7 @@ use super::*;
 use crate::object::{Manifest, ObjectId, Origin};
 
 #[test]
-fn every_table_that_is_checked_in_is_the_minor_it_says() {
+fn every_checked_in_table_has_its_declared_minor_version() {
     for minor in KindTable::minors() {
         let table = KindTable::for_minor(minor).unwrap();
         assert_eq!(table.minor(), minor);
@@ -62,7 +62,7 @@ fn kinds_are_the_same_in_every_minor(
 }
 
 #[test]
-fn removed_versions_and_kinds_are_told_from_unknown_ones() {
+fn removed_versions_and_kinds_are_distinguished_from_unknown_ones() {
     let table = KindTable::for_minor("1.36").unwrap();
     assert!(!table.served(&Gvk::new("policy/v1beta1", "PodDisruptionBudget")));
     assert!(table.served(&Gvk::new("policy/v1", "PodDisruptionBudget")));
@@ -169,7 +169,7 @@ fn types_of_fields(
 }
 
 #[test]
-fn lists_say_how_they_are_merged() {
+fn lists_declare_their_merge_strategy() {
     let ports = "spec.template.spec.containers.*.ports";
     built_in("apps/v1", "Deployment", ports, |schema| {
         let ListKind::Map(keys) = schema.list() else {
@@ -263,7 +263,7 @@ fn crd() -> Manifest {
 }
 
 #[test]
-fn definitions_give_the_same_schemas() {
+fn crds_give_the_same_schemas() {
     let crds = Crds::of([&crd()]);
     let table = KindTable::for_minor("1.36").unwrap();
     let catalog = Catalog {
@@ -306,7 +306,7 @@ fn definitions_give_the_same_schemas() {
 }
 
 #[test]
-fn definitions_without_sense_define_nothing() {
+fn invalid_crds_define_nothing() {
     let broken = Manifest::new(
         ObjectId::new(
             "apiextensions.k8s.io",

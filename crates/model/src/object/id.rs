@@ -412,7 +412,7 @@ mod tests {
     #[case("Deployment//api")]
     #[case("Deployment/a/b/c")]
     #[case("Deployment/a/")]
-    fn what_names_no_object_is_refused(#[case] text: &str) {
+    fn invalid_object_ids_are_refused(#[case] text: &str) {
         assert!(text.parse::<ObjectId>().is_err());
     }
 }

@@ -509,7 +509,7 @@ mod tests {
     #[case("data[0]", "select list items by content")]
     #[case("data[name=x", "`]` is missing")]
     #[case("[name=x].y", "must start with a key")]
-    fn what_is_no_field_is_refused(#[case] text: &str, #[case] why: &str) {
+    fn invalid_fields_are_refused(#[case] text: &str, #[case] why: &str) {
         let error = text.parse::<SecretField>().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_what_they_hold() {
+    fn secret_fields_are_found_by_content() {
         let object = json!({"spec": {"env": [{"name": "A", "value": "x"}, {"name": "B", "value": "hidden"}],
             "args": ["a", "hidden"], "a.b": "hidden"}});
         let found = SecretField::find(&object, &|value| value == "hidden");

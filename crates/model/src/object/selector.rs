@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn group_and_labels_must_hold() {
+    fn group_and_labels_must_match() {
         let mut wanted = selector("Deployment", "", "");
         let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
         wanted.labels = labels.clone();
@@ -273,7 +273,7 @@ mod tests {
     #[case::what_points_elsewhere("ValidatingWebhookConfiguration", "web", false)]
     #[case::a_crd("CustomResourceDefinition", "api", true)]
     #[case::of_any_kind("*", "api", true)]
-    fn registrations_are_told_by_their_service(
+    fn registrations_are_selected_by_service(
         #[case] kind: &str,
         #[case] service: &str,
         #[case] expected: bool,

@@ -323,9 +323,7 @@ mod tests {
     #[rstest]
     #[case("MutatingAdmissionPolicy")]
     #[case("ValidatingAdmissionPolicy")]
-    fn an_admission_policy_goes_before_its_parameters_and_its_binding_before_it(
-        #[case] policy: &str,
-    ) {
+    fn an_admission_policy_is_deleted_between_its_binding_and_parameters(#[case] policy: &str) {
         let class = |group: &str, kind: &str| deletion_class(&GroupKind::new(group, kind));
         let group = "admissionregistration.k8s.io";
         let policies = class(group, policy);
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_goes_from_custom_resources_to_namespaces() {
+    fn deletion_runs_from_custom_resources_to_namespaces() {
         let class = |group: &str, kind: &str| deletion_class(&GroupKind::new(group, kind));
         assert!(
             class("ours.example.org", "Widget") < class("apiregistration.k8s.io", "APIService")

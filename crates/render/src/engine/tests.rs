@@ -198,7 +198,7 @@ fn templates_are_refused(#[case] source: &str, #[case] expected: &str) {
 }
 
 #[test]
-fn what_was_asked_for_is_known_also_when_it_is_missing() {
+fn requested_values_are_known_even_if_missing() {
     let engine = engine(&[("templates/a.j2", ""), ("templates/b.j2", "")]);
     engine
         .render(
@@ -224,7 +224,7 @@ fn lines_of_the_output_lead_to_the_template() {
 }
 
 #[test]
-fn what_is_computed_belongs_to_the_line_that_writes_it() {
+fn a_computed_value_has_the_line_that_writes_it() {
     let source = "a: 1\n{{ 'b: 2\\nc: 3' }}\n  {% if values.flag %}\n  d: 4\n  {% endif %}\ne: 5\n";
     let output = engine(&[]).render(FILE, source).unwrap();
     assert_eq!(output.text, "a: 1\nb: 2\nc: 3\n  d: 4\ne: 5\n");

@@ -86,7 +86,7 @@ spec:
 ";
 
 #[test]
-fn what_is_right_is_not_found() {
+fn a_valid_bundle_has_no_findings() {
     check(DEPLOYMENT, &[]);
 }
 
@@ -110,7 +110,7 @@ fn unknown_fields_are_found_where_they_are_written() {
 }
 
 #[test]
-fn places_are_exact_under_anchors_and_in_lists() {
+fn origins_are_exact_under_anchors_and_in_lists() {
     check(
         "\
 apiVersion: v1
@@ -155,7 +155,7 @@ dta: {}
 }
 
 #[test]
-fn types_are_those_of_the_server() {
+fn types_are_checked_like_the_server() {
     let deployment = DEPLOYMENT.replace(
         "  selector:",
         "  replicas: \"3\"\n  paused: 'true'\n  minReadySeconds: 1.5\n  selector:",
@@ -259,7 +259,7 @@ spec:
 ";
 
 #[test]
-fn custom_resources_are_checked_by_their_definition() {
+fn custom_resources_are_checked_by_their_crd() {
     let linted = lint(&[
         ("a.yaml", CRD),
         (
@@ -280,7 +280,7 @@ fn custom_resources_are_checked_by_their_definition() {
 }
 
 #[test]
-fn a_removed_version_says_when_and_what_instead() {
+fn a_removed_version_is_reported_with_its_replacement() {
     check(
         "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata: {name: a}\n",
         &[
@@ -291,7 +291,7 @@ fn a_removed_version_says_when_and_what_instead() {
 }
 
 #[test]
-fn what_an_autoscaler_decides_is_not_for_the_manifest() {
+fn replicas_of_an_autoscaled_workload_are_reported() {
     let scaler = "---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -413,7 +413,7 @@ fn every_rule_of_the_planner_that_can_be_overridden_is_known() {
 #[case::a_manager("kubelet", None)]
 #[case::a_program_of_a_family("helm-controller", None)]
 #[case::a_family("Helm, argocd", None)]
-fn what_may_be_adopted_can_exist(#[case] adopt: &str, #[case] told: Option<&str>) {
+fn adoption_of_impossible_owners_is_reported(#[case] adopt: &str, #[case] told: Option<&str>) {
     let release = format!(
         "  - {{name: two, bundle: web, version: v1.0.0, namespace: two, adopt: [{adopt}]}}\n"
     );
@@ -430,7 +430,7 @@ fn what_may_be_adopted_can_exist(#[case] adopt: &str, #[case] told: Option<&str>
 }
 
 #[test]
-fn a_rollback_to_another_version_than_the_wanted_one_is_left_over() {
+fn a_rollback_to_an_undesired_version_is_stale() {
     let found = |entry: &str| {
         shown(&lint_with(
             &format!("    rollback: {entry}\n"),
@@ -508,7 +508,7 @@ fn check_values(values: &str, template: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_value_that_nobody_reads_is_pointed_out() {
+fn an_unused_value_is_reported() {
     let read = "{{ values.replicas }}{{ values.image.tag }}";
     check_values(
         "{replica: 1}",

@@ -118,7 +118,7 @@ fn codes(diagnoses: &[Diagnosis]) -> Vec<Code> {
 }
 
 #[test]
-fn stale_discovery_is_told_once() {
+fn stale_discovery_is_reported_once() {
     let stale = ServedVersion {
         version: "v1alpha2".to_owned(),
         freshness: Freshness::Stale,
@@ -141,7 +141,7 @@ fn stale_discovery_is_told_once() {
 }
 
 #[test]
-fn missing_rights_are_notes_and_gaps_are_told() {
+fn missing_permissions_are_notes_and_gaps_are_reported() {
     let missing = |verb: &str| MissingGrant {
         verb: verb.to_owned(),
         kind: GroupKind::new("apps", "Deployment"),

@@ -52,7 +52,7 @@ fn object(id: &str, action: Action, field: Option<&str>) -> ObjectDiff {
 #[case("APIService.apiregistration.k8s.io/a", Action::Delete, None, &[Risk::Deleted, Risk::Registrations])]
 #[case("MutatingWebhookConfiguration.admissionregistration.k8s.io/a", Action::Update, None, &[Risk::Registrations])]
 #[case("ValidatingAdmissionPolicy.admissionregistration.k8s.io/a", Action::Update, None, &[])]
-fn what_is_risky_about_an_object(
+fn risks_of_an_object(
     #[case] id: &str,
     #[case] action: Action,
     #[case] field: Option<&str>,
@@ -104,7 +104,7 @@ fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview
 #[case::kept(&[(Action::Unchanged, 7), (Action::Skip, 1)], vec![], false, false)]
 #[case::refused(&[(Action::Unchanged, 7)], vec![Finding::error(Kind::Policy, "x", "said")], false, true)]
 #[case::changed(&[(Action::Update, 1)], vec![], false, true)]
-fn what_is_kept_or_warned_of_is_shown_and_no_change(
+fn retained_objects_and_warnings_are_shown_and_are_no_change(
     #[case] counts: &[(Action, usize)],
     #[case] findings: Vec<Finding>,
     #[case] is_quiet: bool,

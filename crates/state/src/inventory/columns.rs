@@ -121,7 +121,7 @@ mod tests {
     );
 
     #[test]
-    fn the_columns_say_that_a_commit_is_not_synced() {
+    fn the_columns_show_an_unsynced_commit() {
         let suspended = json!({"spec": {"suspend": {"reason": "a test", "by": "ann"}}});
         let none = json!({});
         let deployed = ("True", "Deployed");

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_says_is_kept_and_taken_back() {
+    fn conditions_of_the_controller_are_written_and_removed() {
         let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "then"});
         for live_of in [0, 1] {
             let first = &live(&json!({"conditions": [ready]}))[live_of];
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_its_time_is_told_so_until_it_is_over() {
+    fn a_wait_for_a_window_is_shown_until_it_ends() {
         let waiting = Condition {
             kind: ConditionKind::Waiting,
             reason: WINDOW_CLOSED.to_owned(),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_others_is_told_so_until_it_begins() {
+    fn a_wait_for_dependencies_is_shown_until_the_start() {
         let waiting = Condition {
             kind: ConditionKind::Waiting,
             reason: DEPENDENCY_NOT_READY.to_owned(),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_follows_a_release_is_known_by_what_it_says() {
+    fn a_controller_is_recognized_by_its_conditions() {
         let said = [Condition {
             kind: ConditionKind::Followed,
             reason: "Loop".to_owned(),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_degraded_is_not_ready_until_it_is_again() {
+    fn a_degraded_release_is_not_ready_until_it_recovers() {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Deployed", "message": "", "lastTransitionTime": "then"});
         let said = |message: &str| Condition {
             kind: ConditionKind::Degraded,
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_is_gone_shows_by_its_heartbeat() {
+    fn a_dead_controller_is_recognized_by_its_heartbeat() {
         let said = [Condition {
             kind: ConditionKind::Followed,
             reason: "Loop".to_owned(),

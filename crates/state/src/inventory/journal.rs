@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_format_says_what_an_entry_is() {
+    fn the_second_format_names_the_type_of_an_entry() {
         let text = second().replacen(r#"{"object":"#, r#"{"kind":"patch","object":"#, 1);
         let journal = Journal::from_object(&object(&text), &name()).unwrap();
         assert_eq!(journal.to_text(&name()).unwrap(), text);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unregistered_is_kept_while_it_is_there() {
+    fn unregistered_services_round_trip() {
         let text = FIRST.trim_end_matches('}').to_owned() + "}},\"unregistered\":[\"web/api\"]}";
         let journal = Journal::from_object(&object(&text), &name()).unwrap();
         let api = ServiceRef {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_format_is_read_while_it_says_that_it_may_be() {
+    fn a_later_format_is_read_if_it_permits_it() {
         let later = FIRST.replacen(r#""format":1"#, r#""format":7"#, 1);
         assert!(Journal::from_object(&object(&later), &name()).is_ok());
         let newer = later.replacen(r#""oldestReader":1"#, r#""oldestReader":3"#, 1);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_is_an_error_and_not_an_empty_one() {
+    fn an_invalid_journal_is_an_error() {
         for broken in ["", "[]", "{\"format\": 1"] {
             assert!(Journal::from_object(&object(broken), &name()).is_err());
         }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_form_comes_back_and_is_checked() {
+    fn the_text_form_round_trips_and_is_checked() {
         let fields = OwnedFields([([0, 1, 2, 3], [4, 5, 6, 7])].into());
         let text = serde_json::to_string(&fields).unwrap();
         assert_eq!(text, r#""AAECAwQFBgc""#);

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_lost_or_another_is_told_from_a_forged_record() {
+    fn a_lost_or_changed_key_is_distinguished_from_a_forged_record() {
         let record = read(&sealed());
         let home = Some("pleach/pleach-state-key".to_owned());
         assert_eq!(
@@ -359,7 +359,7 @@ mod tests {
 
     /// Tenants have no access to the store of Releases.
     #[test]
-    fn an_older_record_is_taken_from_the_store_of_releases_only() {
+    fn an_unsealed_older_record_is_accepted_only_as_a_release() {
         let mut status = record().status("Deployed", "", Timestamp::UNIX_EPOCH);
         for format in [5, super::super::RECORD_FORMAT] {
             status["record"]["format"] = json!(format);

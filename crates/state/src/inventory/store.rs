@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_set_of_a_config_map_is_named_as_the_specification_says() {
+    fn the_apply_set_id_of_a_config_map_follows_the_specification() {
         let name = ReleaseName {
             environment: "demo".to_owned(),
             release: "web".to_owned(),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_where_it_is() {
+    fn a_record_names_its_store() {
         let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "a", "name": "e.r"}});
         let store = Store::of(&map);
         assert_eq!(store.spelled(), "{kind: ConfigMap, namespace: a}");

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_stage_is_remembered_while_members_were_applied_in_it() {
+    fn a_previous_stage_is_retained_while_it_has_members() {
         let applied = |stage: &str| {
             let id = ObjectId::new("", "ConfigMap", Some("web"), stage);
             let entry = Entry {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_not_taken_gets_stale() {
+    fn an_ignored_request_becomes_stale() {
         let request = orders().sync.unwrap();
         assert!(!request.is_stale(at(60 + 3599)));
         assert!(request.is_stale(at(60 + 3600)));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_ends_by_itself() {
+    fn a_suspension_expires() {
         let orders = orders();
         assert!(orders.suspended(at(7199)).is_some());
         assert!(orders.suspended(at(7200)).is_none());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_holds_the_loop() {
+    fn an_unreadable_request_suspends_the_controller() {
         for parent in [
             json!({"kind": "Release", "spec": {"suspend": {"until": "soon"}}}),
             json!({"kind": "ConfigMap", "data": {"orders": "{"}}),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn former_owners_get_their_fields_back() {
+    fn previous_owners_get_their_fields_back() {
         let patch = json!({"spec": {"replicas": 0, "paused": true}});
         let touched = fields(&patch);
         let before = json!({"managedFields": [

@@ -128,7 +128,7 @@ mod tests {
     #[case::a_map_of_our_own(json!({"spec": {}}), json!({"spec": {"x": {"y": {"z": 1}}}}))]
     #[case::a_removal(json!({"spec": {"x": {"y": 1}, "l": 2}}), json!({"spec": {"x": null, "l": null}}))]
     #[case::a_scalar_that_became_a_map(json!({"spec": {"x": 1}}), json!({"spec": {"x": {"y": 1}}}))]
-    fn what_was_changed_comes_back(#[case] before: Value, #[case] patch: Value) {
+    fn changed_values_are_restored(#[case] before: Value, #[case] patch: Value) {
         let mut live = before.clone();
         merge(&mut live, &patch);
         let record = journaled(&patch, &before);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_since_is_theirs() {
+    fn values_changed_by_other_managers_stay() {
         let before = json!({"spec": {"replicas": 2, "x": 1}});
         let record = journaled(&json!({"spec": {"replicas": 0, "x": 5}}), &before);
         let live = json!({"spec": {"replicas": 7, "x": 5}});
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_into_a_map_of_ours_stays() {
+    fn entries_of_other_managers_in_our_map_stay() {
         let before = json!({"metadata": {}});
         let record = journaled(
             &json!({"metadata": {"annotations": {"ours": "a"}}}),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_server_writes_in_other_words_is_ours_while_we_hold_it() {
+    fn a_normalized_value_is_ours_while_we_own_it() {
         let before = json!({"spec": {"cpu": "2"}});
         let record = journaled(&json!({"spec": {"cpu": "1000m"}}), &before);
         let live = json!({"spec": {"cpu": "1"}});
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_apply_brings_back_is_only_given_up() {
+    fn values_that_an_apply_restores_are_only_given_up() {
         let before = json!({"spec": {"replicas": 2}});
         let record = journaled(&json!({"spec": {"replicas": 0}}), &before);
         let live = json!({"spec": {"replicas": 0}});

@@ -66,7 +66,7 @@ fn done(id: usize, outcome: StepOutcome) -> EventKind {
 }
 
 #[test]
-fn stages_are_told_when_applied_in_their_order() {
+fn stages_are_reported_in_order_when_applied() {
     let all = || (0..4).map(started);
     // Both waits of the first stage finish much later.
     let mut events: Vec<EventKind> = all().collect();

@@ -127,7 +127,7 @@ fn one_release_is_compared_alone() {
 }
 
 #[test]
-fn what_people_said_stands_below_the_table() {
+fn user_requests_are_shown_below_the_table() {
     let spec = json!({
         "suspend": {"until": "2026-07-01T12:00:00Z", "by": "ann@desk", "reason": "the database\nmoves"},
         "sync": {"at": "2026-07-01T10:00:00Z", "by": "bob@desk"},
@@ -196,7 +196,7 @@ fn live(unread: &[&str]) -> Live {
 }
 
 #[test]
-fn live_objects_stand_below_with_the_reason_and_who_changed_them() {
+fn changed_objects_are_shown_with_reason_and_field_manager() {
     let mut live = live(&["failed to list Gear.example.org: no"]);
     let shown = |live: &Live| {
         let shown = text(&releases()[..1], None, None, Some(live), now());

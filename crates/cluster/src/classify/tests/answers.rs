@@ -62,7 +62,7 @@ fn plain(http: u16, text: &str) -> ApiError {
 }
 
 #[test]
-fn predictions_say_what_could_not_be_verified() {
+fn predictions_name_the_unverified_part() {
     let unverified = |error: &ApiError| match error.prediction() {
         Some(Prediction::Unverified(why)) => why,
         other => panic!("{other:?}"),

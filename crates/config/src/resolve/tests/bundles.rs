@@ -101,7 +101,7 @@ fn files_that_cannot_be_rendered_are_refused(
 }
 
 #[test]
-fn what_lies_beside_versions_is_warned_about() {
+fn files_next_to_versions_cause_a_warning() {
     let environment = resolved(&[
         (PROD, "releases: [{bundle: web, version: v1.0.0}]"),
         ("manifests/web/extra.yaml", MANIFEST),

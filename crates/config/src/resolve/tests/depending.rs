@@ -6,7 +6,7 @@ use super::*;
 use crate::dependencies::Needed;
 
 #[test]
-fn a_release_names_what_must_be_ready_before() {
+fn dependencies_are_resolved() {
     let environment = resolved(&[(
         PROD,
         "releases:\n- {name: a, bundle: app, dependsOn: [b, {kind: Deployment, name: api, namespace: web}]}\n- name: b\n  bundle: app\n  dependsOn:\n  - {kind: Issuer, group: cert-manager.io, name: ca, ready: \"status.ready\"}\n",
@@ -48,7 +48,7 @@ fn a_release_names_what_must_be_ready_before() {
     &["`ready`: "])]
 #[case::a_typo("[{bundle: app, dependsOn: [{kind: Deployment, name: a, redy: \"true\"}]}]",
     &["`releases[0].dependsOn[0]`: unknown field `redy` (did you mean `ready`?)"])]
-fn what_cannot_be_waited_for_is_refused(#[case] releases: &str, #[case] expected: &[&str]) {
+fn invalid_dependencies_are_refused(#[case] releases: &str, #[case] expected: &[&str]) {
     let found = errors(&[(PROD, &format!("releases: {releases}"))]);
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for (found, expected) in found.iter().zip(expected) {

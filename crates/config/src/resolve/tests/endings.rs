@@ -6,7 +6,7 @@ use super::*;
 use crate::{outline, repository_id};
 
 #[test]
-fn a_release_says_where_its_objects_come_from_and_what_forbids_its_end() {
+fn moved_from_and_uninstall_blocks_are_resolved() {
     let environment = resolved(&[
         (
             PROD,
@@ -45,7 +45,7 @@ fn origins_are_checked(#[case] text: &str, #[case] expected: &str) {
     "{forEach: {kind: V}, message: m}",
     "the API group of V is not known (set `group`)"
 )]
-fn what_forbids_an_end_is_of_a_known_kind(#[case] rule: &str, #[case] expected: &str) {
+fn uninstall_blocks_need_a_known_kind(#[case] rule: &str, #[case] expected: &str) {
     let bundle = format!("blockUninstall: [{rule}]");
     let found = errors(&[
         (PROD, "releases: [{bundle: app}]"),
@@ -55,7 +55,7 @@ fn what_forbids_an_end_is_of_a_known_kind(#[case] rule: &str, #[case] expected: 
 }
 
 #[test]
-fn the_consents_to_an_end_name_no_version_that_is_gone_to() {
+fn consents_to_an_uninstall_name_no_target_version() {
     let environment = resolved(&[(
         PROD,
         "consent: [{action: uninstall, release: old}, {action: delete, kind: Namespace, name: web, release: old, from: v1},\n  {action: uninstall, release: web}, {action: delete, kind: Namespace, name: web, release: web, from: v1}]\nreleases: [{bundle: web, version: v1.0.0}]",
@@ -64,7 +64,7 @@ fn the_consents_to_an_end_name_no_version_that_is_gone_to() {
 }
 
 #[test]
-fn the_lines_that_an_uninstall_asks_for_are_valid_while_the_release_is_there() {
+fn consents_that_an_uninstall_suggests_are_valid_before_it() {
     let environment = resolved(&[(
         PROD,
         "consent: [{action: delete, kind: Namespace, name: web, release: web, from: v1.0.0},\n  {action: override, check: backend-goes, kind: Service, name: web, release: web, from: v1.0.0, reason: nobody}]\nreleases: [{bundle: web, version: v1.0.0}]",
@@ -90,7 +90,7 @@ fn an_environment_is_outlined_without_its_bundles() {
 }
 
 #[test]
-fn what_is_no_environment_has_no_outline() {
+fn an_invalid_environment_has_no_outline() {
     let tree = tree(&[(PROD, "releases: 1")]);
     let findings = outline(&tree, "prod", &version()).unwrap_err();
     assert!(findings.iter().any(Finding::is_error));

@@ -223,7 +223,7 @@ fn names_fit_into_the_field_manager() {
 }
 
 #[test]
-fn a_consent_for_nobody_is_warned_about() {
+fn a_consent_for_an_unknown_release_causes_a_warning() {
     let environment = resolved(&[(
         PROD,
         "consent: [{action: prune, release: ap, from: v1, to: v2, count: 3}]\nreleases: [{bundle: app}]",
@@ -265,7 +265,7 @@ fn a_consent_for_nobody_is_warned_about() {
     "consent: [{action: recreate, kind: Job, release: app}]\nreleases: [{bundle: app}]",
     "`name` is required: a consent is bound to one change"
 )]
-fn a_rule_or_consent_that_cannot_be_meant(#[case] text: &str, #[case] expected: &str) {
+fn invalid_rules_and_consents_are_reported(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(
         errors(&[(PROD, text)]),
         [format!("environments/prod.yaml:3: {expected}")]
@@ -273,7 +273,7 @@ fn a_rule_or_consent_that_cannot_be_meant(#[case] text: &str, #[case] expected: 
 }
 
 #[test]
-fn ignore_rules_and_consents_are_resolved_with_their_places() {
+fn ignore_rules_and_consents_are_resolved_with_their_origins() {
     let environment = resolved(&[(
         PROD,
         "consent: [{action: recreate, kind: StatefulSet, name: db, release: app, propagation: Orphan}]\nreleases:\n  - bundle: app\n    ignore:\n      - {kind: Deployment, name: web, fields: [spec.replicas, 'spec.containers[name=app].image']}\n",

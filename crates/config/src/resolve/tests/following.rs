@@ -27,7 +27,7 @@ fn a_release_has_the_version_of_the_one_that_it_follows() {
     ", rollback: {from: v1.9.0, to: v1.0.0}",
     Some("v1.9.0")
 )]
-fn what_follows_goes_back_too(
+fn a_rollback_applies_to_following_releases(
     #[case] rollback: &str,
     #[case] own: &str,
     #[case] from: Option<&str>,

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_not_supported_is_checked_for_typos_all_the_same() {
+fn unsupported_fields_are_checked_for_typos() {
     let found = errors(&[
         (PROD, "releases: [{bundle: app}]"),
         (
@@ -20,7 +20,7 @@ fn what_is_not_supported_is_checked_for_typos_all_the_same() {
 }
 
 #[test]
-fn what_asks_for_nothing_is_allowed() {
+fn empty_fields_are_permitted() {
     let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: []}]";
     assert_eq!(resolved(&[(PROD, text)]).releases.len(), 1);
 }

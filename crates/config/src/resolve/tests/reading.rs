@@ -126,7 +126,7 @@ impl FileTree for Doubled<'_> {
 }
 
 #[test]
-fn a_bundle_without_end_is_not_read_to_its_end() {
+fn reading_of_an_endless_bundle_stops() {
     let tree = tree(&[
         (PROD, "releases: [{bundle: app}]"),
         ("manifests/app/inner/x.yaml", MANIFEST),
@@ -138,7 +138,7 @@ fn a_bundle_without_end_is_not_read_to_its_end() {
 }
 
 #[test]
-fn only_what_matters_is_read() {
+fn only_relevant_files_are_read() {
     let tree = tree(&[
         (
             PROD,
@@ -190,7 +190,7 @@ type Case<'a> = (
 );
 
 #[test]
-fn an_error_of_a_release_leaves_the_others_usable() {
+fn a_broken_release_leaves_the_rest_usable() {
     let header = "releases:\n\
                   - {bundle: app}\n\
                   - {name: typo, bundle: ap, movedFrom: {environment: prod, release: old}}\n\

@@ -67,7 +67,7 @@ fn checks_and_readiness_rules_come_with_their_release() {
     "checks: [{name: a, forEach: {kind: Pod}}]",
     &["manifests/app/bundle.yaml:3: `checks[0]`: `require` is required"]
 )]
-fn what_is_wrong_is_said_with_file_and_line(#[case] bundle: &str, #[case] expected: &[&str]) {
+fn errors_name_file_and_line(#[case] bundle: &str, #[case] expected: &[&str]) {
     let found = refused(bundle);
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
@@ -79,7 +79,7 @@ fn what_is_wrong_is_said_with_file_and_line(#[case] bundle: &str, #[case] expect
 #[case("{action: override, release: web, from: v1, to: v2}", &["`check`", "`reason`"])]
 #[case("{action: override, check: a, reason: b, release: web, from: v1}", &[])]
 #[case("{action: override, check: a, reason: b, release: web, to: v2}", &[])]
-fn a_consent_to_override_says_which_check_and_why(#[case] consent: &str, #[case] missing: &[&str]) {
+fn a_consent_to_override_needs_check_and_reason(#[case] consent: &str, #[case] missing: &[&str]) {
     let text = format!("consent: [{consent}]\nreleases: [{{bundle: web, version: v1.0.0}}]");
     if missing.is_empty() {
         assert_eq!(resolved(&[(PROD, &text)]).consent.len(), 1);

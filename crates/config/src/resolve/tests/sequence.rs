@@ -17,7 +17,7 @@ fn refused(bundle: &str) -> Vec<String> {
 }
 
 #[test]
-fn overlays_begin_with_gates_and_end_with_ungate_unless_said_otherwise() {
+fn overlays_default_to_the_stages_gates_and_ungate() {
     let sequence = sequence(
         "overlays:\n- {name: a, target: {kind: Deployment, name: b}, patch: {spec: {paused: true}}}\n- {name: c, target: {kind: Gear, group: g.org, name: d}, patch: {spec: {x: null}}, from: preflight, until: own}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
     );
@@ -32,7 +32,7 @@ fn overlays_begin_with_gates_and_end_with_ungate_unless_said_otherwise() {
 }
 
 #[test]
-fn declared_stages_stand_where_they_say() {
+fn declared_stages_have_their_declared_position() {
     let sequence = sequence(
         "stages:\n- {name: last, restart: [{kind: Deployment}], after: [registrations]}\n- {name: third, restart: [{kind: Deployment}], after: [second]}\n- {name: plain, scale: [{kind: Deployment, name: a, replicas: 0}], timeout: 1m}\n- {name: second, restart: [{kind: Deployment}], after: [first], before: [workloads]}\n- {name: first, restart: [{kind: Deployment}], after: [config]}\n",
     );
@@ -129,7 +129,7 @@ fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
 }
 
 #[test]
-fn gates_close_everything_of_their_groups_unless_said_otherwise() {
+fn gates_default_to_all_resources_of_their_groups() {
     let sequence = sequence(
         "gates:\n- {name: a, groups: [x.org]}\n- {name: b, groups: [x.org, y.org], resources: [gears], operations: [CREATE], from: own, until: verify, exempt: [{serviceAccount: ns/name}], maxDuration: 5m}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
     );
@@ -192,7 +192,7 @@ fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
 }
 
 #[test]
-fn moves_name_two_namespaces_and_what_comes_along() {
+fn moves_name_two_namespaces_and_copies() {
     let sequence = sequence(
         "moves: [{from: old, to: new, copy: [{kind: ConfigMap, name: settings}]}, {from: a, to: b}]\n",
     );
@@ -240,7 +240,7 @@ fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
 }
 
 #[test]
-fn only_what_points_at_a_service_is_selected_by_it() {
+fn only_registrations_are_selected_by_service() {
     let hooks = "{kind: ValidatingWebhookConfiguration, service: api}";
     let text = format!(
         "stages: [{{name: hooks, select: [{hooks}]}}]\npatches: [{{target: {hooks}, merge: {{}}}}]\n"
@@ -325,7 +325,7 @@ fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
 }
 
 #[test]
-fn a_stage_says_what_is_applied_in_it_and_how_it_is_verified() {
+fn a_stage_selects_objects_and_their_checks() {
     let stages = "stages:\n- {name: agents, select: [{kind: DaemonSet, name: agent}], rollout: {first: 2, then: 10%}, ready: applied, verify: [{job: jobs/test.yaml}]}\n- {name: plain}\n";
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
     let mut environment = resolved(&[

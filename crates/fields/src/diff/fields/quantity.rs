@@ -173,7 +173,7 @@ mod tests {
     #[case(&["limits"], false)]
     #[case(&["spec", "replicas"], false)]
     #[case(&["spec", "max", "cpu"], false)]
-    fn places(#[case] keys: &[&str], #[case] expected: bool) {
+    fn quantity_fields(#[case] keys: &[&str], #[case] expected: bool) {
         let path = keys
             .iter()
             .fold(FieldPath::default(), |path, key| path.key(key));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_ranges_have_their_own_places() {
+    fn limits_of_a_limit_range_are_quantities() {
         let path = FieldPath::default()
             .key("spec")
             .key("limits")

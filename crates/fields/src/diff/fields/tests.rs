@@ -146,7 +146,7 @@ fn check_kind(api_version: &str, kind: &str, old: &str, new: &str) -> Vec<String
     "rules: [{verbs: [a]}, {verbs: [b]}]", "rules: [{verbs: [b]}, {verbs: [a]}]", &[".rules: order"])]
 #[case::arguments("v1", "Pod", "spec: {containers: [{name: a, args: [x, y]}]}", "spec: {containers: [{name: a, args: [y, x]}]}",
     &[".spec.containers[name=\"a\"].args[0]", ".spec.containers[name=\"a\"].args[1]"])]
-fn schemas_tell_what_is_the_same(
+fn schemas_define_equality(
     #[case] api_version: &str,
     #[case] kind: &str,
     #[case] old: &str,
@@ -157,7 +157,7 @@ fn schemas_tell_what_is_the_same(
 }
 
 #[test]
-fn only_what_we_own_counts() {
+fn only_owned_fields_count() {
     let old = json!({"spec": {"replicas": 1, "paused": false, "rules": [{"a": 1}], "x": {"y": 1}}, "data": {"a": "1"}});
     let new = json!({"spec": {"replicas": 3, "paused": true, "rules": [{"a": 2}], "x": {"y": 2}}, "data": {"b": "2"}});
     let owned = json!({"f:spec": {"f:paused": {}, "f:rules": {}}, "f:data": {".": {}, "f:a": {}}});
@@ -198,7 +198,7 @@ fn keys_of_the_server_come_before_the_table() {
 }
 
 #[test]
-fn ignored_differences_are_taken_back_in_what_is_shown() {
+fn ignored_differences_are_not_shown() {
     let old = json!({"data": {"a": "1", "theirs": "1"}, "finalizers": ["x", "y"],
         "containers": [{"name": "side"}, {"name": "app", "image": "1", "resources": {"limits": {"cpu": "1000m"}}}]});
     let new = json!({"data": {"a": "2", "also": "1"}, "finalizers": ["y", "x"],

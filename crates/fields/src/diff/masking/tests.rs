@@ -73,7 +73,7 @@ fn a_misspelled_field_of_a_secret_is_secret_too() {
 }
 
 #[test]
-fn what_changes_in_place_says_so() {
+fn a_changed_secret_is_marked() {
     let old = secret(&json!({"a": "MQ==", "b": "Mg==", "gone": "Mw=="}));
     let new = secret(&json!({"a": "MQ==", "b": "Mw==", "moved": "Mw=="}));
     let (old_masked, new_masked) = masker().pair(&old, &new, &secret_kind());
@@ -289,7 +289,7 @@ fn fields_of_other_kinds_are_masked_where_they_are_named() {
 }
 
 #[test]
-fn what_stood_beside_a_secret_and_is_gone_may_have_been_one() {
+fn removed_items_next_to_a_secret_are_masked() {
     let fields: Vec<SecretField> = ["data.password", "env[name=NEW].value"]
         .iter()
         .map(|text| text.parse().unwrap())

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_and_what_is_stripped_goes_with_the_same_patch() {
+    fn given_up_and_removed_fields_share_one_patch() {
         let mut object = kubectl_object();
         object["metadata"]["labels"] = json!({"deployer/name": "x", "app": "y"});
         object["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"] =
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_patched_where_nobody_is_adopted() {
+    fn without_adoption_nothing_is_patched() {
         let object = kubectl_object();
         assert_eq!(
             merge_entries(&object["metadata"], "v1", OURS, &|_| false),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_made_up_owner_goes_with_the_others_but_not_alone() {
+    fn the_before_first_apply_owner_is_removed_only_with_adopted_ones() {
         let made_up = json!({"manager": "before-first-apply", "operation": "Update", "apiVersion": "v1",
             "fieldsV1": {"f:data": {"f:a": {}, "f:b": {}}}});
         let ours = json!({"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}});
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_comes_back_to_us_alone() {
+    fn reclaimed_fields_are_owned_by_us_alone() {
         let entry = |manager: &str, version: &str, fields: Value| {
             json!({"manager": manager, "operation": "Update",
             "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": fields})
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adoption_removes_what_only_the_adopted_wanted() {
+    fn an_adoption_removes_fields_only_the_adopted_manager_owned() {
         // The result of a forced dry run: our entry was added, no entries were merged.
         let mut predicted = kubectl_object();
         predicted["data"]["a"] = json!("new");
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn list_items_go_by_their_keys_and_stay_where_others_own_in_them() {
+    fn list_items_are_removed_by_key_unless_other_managers_own_fields() {
         let object = json!({"spec": {"containers": [
             {"name": "a", "image": "a:1", "env": [{"name": "X", "value": "1"}]},
             {"name": "b", "image": "b:1", "resources": {"limits": {"cpu": "1"}}},
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_is_left_empty_goes() {
+    fn an_empty_container_is_removed() {
         let object = json!({"spec": {"resources": {"limits": {"cpu": "1"}}}, "data": {}});
         let taken =
             FieldSet::parse(&json!({"f:spec": {"f:resources": {"f:limits": {"f:cpu": {}}}}}));

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_does_not_have_goes_before_what_it_has_comes() {
+    fn undesired_fields_are_removed_before_desired_ones_are_added() {
         let port = |port: u16| json!({"name": "http", "port": port, "protocol": "TCP"});
         let item = json!({".": {}, "f:name": {}, "f:port": {}});
         assert_eq!(
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_goes_with_the_defaults_below_it() {
+    fn a_field_is_removed_with_the_defaults_below_it() {
         assert_eq!(
             left(
                 &json!({"probe": {"httpGet": {"port": 80, "scheme": "HTTP"}, "period": 10}, "grace": 30}),

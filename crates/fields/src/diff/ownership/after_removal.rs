@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_object_has_the_defaults_and_nothing_of_others() {
+    fn a_new_object_has_defaults_and_no_foreign_fields() {
         let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "fieldsV1": fields});
         let live = json!({
             "metadata": {"managedFields": [

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_with_another_key_stands_in_the_place_of_ours() {
+    fn an_item_with_a_changed_key_replaces_ours() {
         let desired = json!([{"name": "http", "port": 80}]);
         let fields = json!({"f:spec": {"f:ports": {
             (port(81)): {".": {}, "f:name": {}, "f:port": {}}}}});

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_the_server_comes_back() {
+    fn the_server_format_round_trips() {
         // Includes values that a path cannot represent: fractions and nulls.
         let fields =
             json!({"f:a": {"v:1.5": {}, "v:null": {}}, "f:b": {".": {}, "k:{\"x\":null}": {}}});
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_escapes_is_found() {
+    fn keys_that_go_escapes_are_found() {
         let fields = json!({"f:spec": {
             "f:urls": {r#"v:"https://a.org/?b=1\u0026c=2""#: {}},
             "f:rules": {r#"k:{"if":"a \u003e b"}"#: {".": {}, "f:if": {}}}}});
@@ -427,7 +427,7 @@ mod tests {
     #[case(&["spec", "rules", "0", "verbs"], true)]
     #[case(&["metadata", "labels", "other"], false)]
     #[case(&["status"], false)]
-    fn what_a_change_concerns(#[case] keys: &[&str], #[case] expected: bool) {
+    fn a_field_set_is_touched_by_paths_within(#[case] keys: &[&str], #[case] expected: bool) {
         let path = keys
             .iter()
             .fold(FieldPath::default(), |path, key| match key.parse() {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_taken_out_with_all_below_it() {
+    fn a_field_is_removed_with_all_below_it() {
         let spec = FieldPath::default().key("spec");
         let set = deployment().without(&spec.key("replicas"));
         assert!(!set.touches(&spec.key("replicas")));

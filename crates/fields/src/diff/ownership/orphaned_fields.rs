@@ -172,7 +172,7 @@ mod tests {
     #[case::a_field_of_an_item(
         object(items(&["a"]), &[(OURS, json!({"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}}))]),
         &["/spec/groups/0/x"])]
-    fn what_was_ours_and_belongs_to_nobody(#[case] after: Value, #[case] expected: &[&str]) {
+    fn fields_without_an_owner_are_found(#[case] after: Value, #[case] expected: &[&str]) {
         let before = object(items(&["a", "b", "c", "d"]), &[(OURS, json!({}))]);
         assert_eq!(orphaned(&before, &after, OURS), expected);
         // Another manager owned the list, too.

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_move_and_those_of_one_manager_become_one() {
+    fn entries_move_and_merge_by_manager() {
         let metadata = json!({"managedFields": [
             entry("a", "v1beta1", "f:x"), entry("b", "v1", "f:y"), entry("a", "v1", "f:z"),
         ]});

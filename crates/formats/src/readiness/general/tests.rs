@@ -566,7 +566,7 @@ fn conditions_of_an_earlier_generation_do_not_count() {
 }
 
 #[test]
-fn conditions_of_parents_count_where_there_are_no_others() {
+fn conditions_of_parents_count_if_there_are_no_own_ones() {
     let parent = |text: &str| json!({"conditions": conditions(text)});
     for (status, expected) in [
         (
@@ -682,7 +682,7 @@ fn an_object_that_is_about_to_resume_is_in_progress() {
 }
 
 #[test]
-fn only_lasting_failures_end_a_wait() {
+fn only_permanent_failures_end_a_wait() {
     for (status, expected) in [
         (
             json!({"conditions": conditions("Stalled=True")}),

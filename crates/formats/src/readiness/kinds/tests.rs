@@ -187,7 +187,7 @@ fn every_file_is_in_the_list() {
 }
 
 #[test]
-fn every_case_of_the_table_is_judged_as_it_says() {
+fn every_case_of_the_table_has_its_declared_result() {
     let mut wrong = Vec::new();
     for project in PROJECTS {
         for row in written(project).kinds {

@@ -11,7 +11,7 @@ fn facts(group: &str, kind: &str, value: &Value) -> Facts {
 }
 
 #[test]
-fn a_workload_names_what_its_pods_need() {
+fn a_workload_names_the_dependencies_of_its_pods() {
     let facts = facts(
         "apps",
         "Deployment",
@@ -88,7 +88,7 @@ fn a_webhook_configuration_names_its_services_once() {
 }
 
 #[test]
-fn a_definition_names_the_versions_that_are_served() {
+fn a_crd_names_its_served_versions() {
     let version = |name: &str, served: bool| json!({"name": name, "served": served});
     let facts = facts(
         "apiextensions.k8s.io",

@@ -113,7 +113,7 @@ fn known_differences_from_kubectl(#[case] text: &str, #[case] expected: Value) {
     r"YAML does not allow this character; remove it, or escape it in double quotes, such as \x00"
 )]
 #[case("a: !!int x", 1, 10, "the tag does not match the value")]
-fn refused_with_its_place(
+fn refused_with_its_position(
     #[case] text: &str,
     #[case] line: usize,
     #[case] column: usize,
@@ -237,7 +237,7 @@ fn errors_quote_no_value() {
 }
 
 #[test]
-fn bundles_of_definitions_fit() {
+fn bundles_of_crds_fit() {
     let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
     assert!(parse_documents(&deep(120)).is_ok());
     let error = &parse_documents(&deep(100_000)).unwrap_err()[0];

@@ -279,7 +279,7 @@ mod tests {
     #[case("`a")]
     #[case("'a'")]
     #[case("---")]
-    fn what_could_be_mistaken_is_quoted(#[case] text: &str) {
+    fn ambiguous_text_is_quoted(#[case] text: &str) {
         check(&json!(text), &format!("\"{text}\"\n"));
     }
 
@@ -295,7 +295,7 @@ mod tests {
     #[case("/var/run")]
     #[case("two words, and it's \"fine\"")]
     #[case("$(NODE_NAME)")]
-    fn what_cannot_is_plain(#[case] text: &str) {
+    fn unambiguous_text_is_plain(#[case] text: &str) {
         check(&json!(text), &format!("{text}\n"));
     }
 
@@ -343,7 +343,7 @@ i: 1.5
     }
 
     #[test]
-    fn long_keys_are_read_back() {
+    fn long_keys_round_trip() {
         let mut map = Map::new();
         map.insert("k".repeat(2000), json!([1, {"a": "b"}]));
         map.insert("z".to_owned(), json!(1));
@@ -397,7 +397,7 @@ i: 1.5
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(value in json_value().prop_filter("null is no document", |v| !v.is_null())) {
+        fn written_yaml_round_trips(value in json_value().prop_filter("null is no document", |v| !v.is_null())) {
             let text = emit(&value);
             let documents = parse_documents(&text).unwrap();
             prop_assert_eq!(documents.len(), 1);

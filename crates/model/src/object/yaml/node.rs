@@ -340,7 +340,7 @@ kind: B
     }
 
     #[test]
-    fn values_are_those_of_documents() {
+    fn values_equal_those_of_documents() {
         let text = "a: &a {on: 010, b: [1.0, ~]}\nc:\n  <<: *a\n  d: |\n    x\n---\n- 1\n";
         let values: Vec<Value> = parse_nodes("f.yaml", text)
             .unwrap()

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_a_long_text_are_those_of_the_whole() {
+    fn errors_of_a_long_text_equal_those_of_the_whole() {
         let mut text = long("\n");
         let lines = text.matches('\n').count();
         text.push_str("---\na: 1\na: 2\n---\nb: [\n");

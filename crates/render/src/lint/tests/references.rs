@@ -50,7 +50,7 @@ spec:
 }
 
 #[test]
-fn what_may_be_in_a_broken_file_is_not_missing() {
+fn references_to_a_broken_file_are_not_reported() {
     let linted = lint(&[
         (
             "a.yaml",

@@ -94,20 +94,20 @@ fn the_same_writes_are_the_same() {
 #[case::reviews(&[("create authorization.k8s.io selfsubjectaccessreviews /", 201)])]
 #[case::left_open(&[("create - configmaps web/copy", 201)])]
 #[case::again(&[("patch apps deployments web/web", 200)])]
-fn what_belongs_to_every_run_is_no_difference(#[case] more: &[(&str, u16)]) {
+fn writes_of_every_run_are_no_difference(#[case] more: &[(&str, u16)]) {
     let report = read(&ours(&[&ALL[..], more].concat()));
     assert!(report.is_same(), "{report:?}");
 }
 
 #[test]
-fn what_is_gone_already_need_not_be_deleted() {
+fn an_absent_object_need_not_be_deleted() {
     let mut all = ALL;
     all[2].1 = 404;
     assert!(read(&ours(&all)).is_same());
 }
 
 #[test]
-fn differences_are_told_by_object_and_verb() {
+fn differences_are_reported_by_object_and_verb() {
     let report = read(&ours(&[
         ALL[0],
         ("patch - namespaces web/web", 403),
@@ -152,7 +152,7 @@ fn only_the_last_run_of_this_release_counts_whatever_the_order_of_lines() {
 }
 
 #[test]
-fn a_log_that_does_not_hold_the_run_says_nothing() {
+fn a_log_without_the_run_is_inconclusive() {
     let report = read(&ours(&ALL)[1..]);
     assert!(!report.found && !report.is_same());
     assert_eq!((report.missing.len(), report.unplanned.len()), (0, 0));
@@ -162,7 +162,7 @@ fn a_log_that_does_not_hold_the_run_says_nothing() {
 }
 
 #[test]
-fn a_plan_is_kept_and_read_again() {
+fn a_plan_round_trips() {
     let object = plan().to_object("pleach-system");
     assert_eq!(object["metadata"]["name"], "dev.web.plan");
     assert_eq!(LastPlan::from_object(&object).unwrap(), plan());

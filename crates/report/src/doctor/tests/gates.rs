@@ -99,7 +99,7 @@ fn a_gate_belongs_to_a_run(
 #[case::another_name("policy", json!({"pleach.dev/gate": "production.web"}))]
 #[case::no_gate_name("production.web", json!({"pleach.dev/gate": "production.web"}))]
 #[case::no_release("x.y", json!({"pleach.dev/gate": "x"}))]
-fn policies_of_others_are_no_gates(#[case] name: &str, #[case] annotations: Value) {
+fn foreign_policies_are_no_gates(#[case] name: &str, #[case] annotations: Value) {
     let policy = json!({"metadata": {"name": name, "annotations": annotations}});
     assert_eq!(Gate::read(&policy), None);
 }

@@ -54,7 +54,7 @@ fn orphans_are_in_no_inventory(
 }
 
 #[test]
-fn nobody_is_told_to_delete_a_namespace() {
+fn deletion_of_a_namespace_is_never_advised() {
     let release = release("prod.web", &[]);
     let set = release.summary.apply_set();
     let metadata = json!({"labels": {"applyset.kubernetes.io/part-of": set}});
@@ -73,7 +73,7 @@ fn nobody_is_told_to_delete_a_namespace() {
 }
 
 #[test]
-fn members_of_a_release_that_is_gone_are_told_together() {
+fn members_of_a_deleted_release_are_reported_together() {
     let metadata = json!({"labels": {"applyset.kubernetes.io/part-of": "applyset-gone-v1"},
         "annotations": {"pleach.dev/desired": "sha256:0"}});
     let foreign = json!({"labels": {"applyset.kubernetes.io/part-of": "applyset-kubectl-v1"}});
@@ -97,7 +97,7 @@ fn members_of_a_release_that_is_gone_are_told_together() {
 }
 
 #[test]
-fn releases_that_are_not_ready_say_why() {
+fn unready_releases_name_the_reason() {
     let value = json!({"metadata": {"name": "prod.web"}, "status": {"conditions": [
         {"type": "Ready", "status": "False", "reason": "Failed", "message": "1 step failed",
          "lastTransitionTime": "2026-07-01T10:00:00Z"}]}});
@@ -119,7 +119,7 @@ fn releases_that_are_not_ready_say_why() {
 #[rstest]
 #[case::it_left_git("Removed", true)]
 #[case::somebody_began_to_uninstall_it("Uninstalling", false)]
-fn a_release_that_left_git_is_taken_away_and_not_applied(
+fn a_release_removed_from_git_is_uninstalled_and_not_applied(
     #[case] reason: &str,
     #[case] left_git: bool,
 ) {

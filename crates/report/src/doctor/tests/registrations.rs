@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 
 #[test]
-fn a_dead_api_is_told_with_owner_effect_and_command() {
+fn a_dead_api_is_reported_with_owner_effect_and_command() {
     let found = only(dead_api());
     assert_eq!(
         (found.code, found.severity),
@@ -61,7 +61,7 @@ fn a_dead_api_is_told_with_owner_effect_and_command() {
     "is not available: FailedDiscoveryCheck: unsupported service type \"ExternalName\"",
     "kubectl get apiservice v1alpha2.sub.ex.io -o yaml"
 )]
-fn an_api_whose_service_exists_is_not_deleted(
+fn an_api_with_an_existing_service_is_not_deleted(
     #[case] service: &str,
     #[case] reason: &str,
     #[case] message: &str,
@@ -131,7 +131,7 @@ fn a_service_of_another_name_may_answer() {
     &["DELETE of things.ex.io, things.ex.io/scale is not checked (webhook create.ex.io, failurePolicy Ignore)"])]
 #[case("MutatingWebhookConfiguration", "Ignore", &["CREATE"], Severity::Warning,
     &["CREATE of things.ex.io, things.ex.io/scale is admitted without the webhook's changes (webhook create.ex.io, failurePolicy Ignore)"])]
-fn what_a_dead_webhook_breaks_depends_on_its_rules(
+fn the_effect_of_a_dead_webhook_depends_on_its_rules(
     #[case] kind: &str,
     #[case] policy: &str,
     #[case] operations: &[&str],
@@ -148,7 +148,7 @@ fn what_a_dead_webhook_breaks_depends_on_its_rules(
 }
 
 #[test]
-fn selectors_and_wildcards_are_told() {
+fn selectors_and_wildcards_are_reported() {
     let mut hook = webhook("api", "Fail", &["CREATE"]);
     hook["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
     hook["rules"][0] = json!({"apiGroups": ["*"], "resources": ["*/*"], "operations": ["CREATE"]});
@@ -230,7 +230,7 @@ fn another_owner_has_to_be_overruled(
 }
 
 #[test]
-fn what_has_an_owner_reference_goes_with_it() {
+fn an_owned_object_is_deleted_with_its_owner() {
     let metadata = json!({"ownerReferences": [{"kind": "Deployment", "name": "web", "uid": "o"}]});
     let found = only(api_service(
         "api",
@@ -252,7 +252,7 @@ fn what_has_an_owner_reference_goes_with_it() {
 #[case::of_the_registration(API, EntryState::Observed, Some("prod/web"))]
 #[case::kept(API, EntryState::Kept, None)]
 #[case::others("Service/old/other", EntryState::Applied, None)]
-fn a_release_owns_what_points_at_its_service(
+fn a_release_owns_registrations_of_its_service(
     #[case] member: &str,
     #[case] state: EntryState,
     #[case] owner: Option<&str>,
@@ -301,7 +301,10 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
 #[rstest]
 #[case::it_ends("old", true)]
 #[case::another_one_ends("other", false)]
-fn what_points_into_a_namespace_that_ends_can_be_removed(#[case] ending: &str, #[case] told: bool) {
+fn registrations_into_a_terminating_namespace_can_be_removed(
+    #[case] ending: &str,
+    #[case] told: bool,
+) {
     let found = diagnose(&Observations {
         registrations: vec![dead_api()],
         namespaces: vec![Leaving {

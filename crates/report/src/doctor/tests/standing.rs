@@ -34,7 +34,7 @@ fn diagnoses(standing: Standing, has_release: bool) -> Vec<Diagnosis> {
 #[rstest]
 #[case::in_use(Holding::Held)]
 #[case::not_known(Holding::Unknown)]
-fn what_somebody_may_be_at_is_nothing_wrong(#[case] holding: Holding) {
+fn changes_of_a_possibly_active_run_are_not_reported(#[case] holding: Holding) {
     for has_release in [true, false] {
         assert_eq!(diagnoses(standing(holding, "on"), has_release), []);
     }
@@ -49,7 +49,7 @@ fn what_somebody_may_be_at_is_nothing_wrong(#[case] holding: Holding) {
 )]
 #[case::left(Holding::Free, "on", "is", "which no client is executing")]
 #[case::begun(Holding::Free, "intended", "may be", "which no client is executing")]
-fn what_a_run_left_is_told_with_the_command_that_ends_it(
+fn leftovers_of_a_run_are_reported_with_a_command(
     #[case] holding: Holding,
     #[case] state: &str,
     #[case] is: &str,
@@ -76,7 +76,7 @@ fn what_a_run_left_is_told_with_the_command_that_ends_it(
 }
 
 #[test]
-fn what_no_run_finds_any_more_is_put_back_by_hand() {
+fn leftovers_without_a_record_need_a_manual_revert() {
     let found = diagnoses(standing(Holding::Free, "on"), false);
     let [found] = &found[..] else {
         panic!("{found:#?}");
@@ -111,7 +111,7 @@ fn a_gate_on_record_is_nothing_that_was_different_before() {
 }
 
 #[test]
-fn other_config_maps_are_no_journals_and_broken_ones_are_told() {
+fn other_config_maps_are_no_journals_and_broken_ones_are_reported() {
     let named = |name: &str| json!({"metadata": {"name": name}, "data": {"journal": "["}});
     assert!(Standing::read(&named("a.b.inventory.0")).is_none());
     assert!(Standing::read(&named("b.journal")).is_none());

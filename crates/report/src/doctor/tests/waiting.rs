@@ -129,7 +129,7 @@ fn namespaces_are_stuck_with_a_cause(
 }
 
 #[test]
-fn what_remains_is_read_from_the_message() {
+fn remaining_content_is_read_from_the_message() {
     let leaving = namespace(
         &[(
             "NamespaceContentRemaining",
@@ -158,7 +158,7 @@ fn an_api_is_named_as_a_whole() {
 #[case::late("2026-07-01T10:00:00Z", json!(["ex.io/keep"]), true)]
 #[case::young("2026-07-01T10:09:00Z", json!(["ex.io/keep"]), false)]
 #[case::grace_period("2026-07-01T10:00:00Z", json!([]), false)]
-fn objects_that_wait_long_for_a_finalizer_are_told(
+fn objects_that_wait_long_for_a_finalizer_are_reported(
     #[case] since: &str,
     #[case] finalizers: Value,
     #[case] told: bool,
@@ -210,7 +210,7 @@ const IDLE: &str = "Deployment.apps/gears-system/operator has no ready pods";
 #[case::scaled_to_zero(Some(vec![workload("Deployment", &json!({"name": "gears"}), &json!({"replicas": 0}))]), Some(IDLE))]
 #[case::by_image(Some(vec![workload("DaemonSet", &json!({"image": "ex.io/team/gears:v1@sha256:0"}), &json!({"numberReady": 2}))]), None)]
 #[case::by_command(Some(vec![workload("StatefulSet", &json!({"command": ["/bin/gears", "-v"]}), &json!({"readyReplicas": 1}))]), None)]
-fn a_finalizer_whose_controller_is_gone_is_told_at_once(
+fn a_finalizer_without_controller_is_reported_at_once(
     #[case] workloads: Option<Vec<Workload>>,
     #[case] cause: Option<&str>,
 ) {
@@ -241,7 +241,7 @@ fn a_finalizer_whose_controller_is_gone_is_told_at_once(
 #[case("kubectl-edit")]
 #[case("kube-controller-manager")]
 #[case("pleach/production.web")]
-fn those_who_write_for_others_are_no_controllers(#[case] manager: &str) {
+fn common_field_managers_are_no_controllers(#[case] manager: &str) {
     let mut object = held();
     object.finalizers[0].set_by = vec![manager.to_owned()];
     assert!(!waits_for_controller(&object));
@@ -252,7 +252,7 @@ fn those_who_write_for_others_are_no_controllers(#[case] manager: &str) {
 #[case::answers("live", "Fail", &["UPDATE"], false)]
 #[case::need_not_answer("api", "Ignore", &["UPDATE"], false)]
 #[case::is_not_asked("api", "Fail", &["CREATE"], false)]
-fn a_webhook_that_keeps_a_finalizer_in_place_is_named(
+fn a_webhook_that_blocks_a_finalizer_is_named(
     #[case] service: &str,
     #[case] policy: &str,
     #[case] operations: &[&str],

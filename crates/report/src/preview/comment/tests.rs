@@ -106,7 +106,7 @@ fn every_object_is_named_where_that_fits_and_the_risky_ones_are_drawn() {
 }
 
 #[test]
-fn what_has_no_room_is_counted_and_what_comes_first_is_not_cut() {
+fn omitted_parts_are_counted_and_the_first_part_is_complete() {
     let long = |value: &str| format!("data:\n  a: {}\n", value.repeat(400));
     let objects = |kind: &str| -> Vec<ObjectDiff> {
         (0..2_000)
@@ -127,7 +127,7 @@ fn what_has_no_room_is_counted_and_what_comes_first_is_not_cut() {
 }
 
 #[test]
-fn a_definition_of_700_kb_shows_its_first_lines() {
+fn a_crd_of_700_kb_shows_its_first_lines() {
     let schema = |word: &str| {
         (0..20_000).fold(String::from("spec:\n"), |mut text, index| {
             let _ = writeln!(text, "  field{index}: {word} of a schema");
@@ -146,7 +146,7 @@ fn a_definition_of_700_kb_shows_its_first_lines() {
 }
 
 #[test]
-fn what_it_says_to_programs_stands_where_no_manifest_writes() {
+fn markers_for_programs_cannot_be_forged_by_manifests() {
     let mut preview = preview(vec![release("dev.web", Vec::new())]);
     assert_eq!(
         stated(&written(&preview, LIMIT)),

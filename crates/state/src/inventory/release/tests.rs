@@ -61,7 +61,7 @@ fn the_record_round_trips_through_the_status() {
 }
 
 #[test]
-fn a_failure_that_is_only_repeated_takes_one_place() {
+fn a_repeated_failure_has_one_history_entry() {
     let mut record = Installed::default();
     let mut push = |result: RunOutcome, revision: &str, message: &str, second| {
         record.push(AttemptResult {
@@ -107,7 +107,7 @@ fn an_outcome_is_recorded_as_its_word() {
 const FORMER: &str = r#"{"metadata":{"name":"e.r","uid":"u","resourceVersion":"7"},"status":{"record":{"applying":null,"bundle":"web","entries":2,"format":1,"history":[{"at":"1970-01-01T00:00:00Z","result":"deployed","revision":"abc","version":"v1"}],"installed":{"at":"1970-01-01T00:00:00Z","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","revision":"abc","version":"v1"},"ready":true,"repository":"fleet","shards":[],"stage":"verify"}}}"#;
 
 #[test]
-fn a_record_of_the_former_format_is_read() {
+fn a_record_of_the_previous_format_is_read() {
     let object: Value = serde_json::from_str(FORMER).unwrap();
     let record = Installed::from_object(&object).unwrap();
     assert_eq!((record.format, record.entries), (1, 2));
@@ -140,7 +140,7 @@ fn a_newer_record_is_written_around_or_refused() {
 }
 
 #[test]
-fn what_a_release_remembers_for_its_end_round_trips() {
+fn the_uninstall_spec_round_trips() {
     let memory = json!({
         "namespace": null,
         "stages": [{"name": "agents", "after": "workloads", "timeout": 1200}, {"name": "api", "after": "workloads"}],
@@ -183,7 +183,7 @@ fn a_record_of_a_newer_pleach_is_refused() {
 
 /// A backup restored without status contains only metadata.
 #[test]
-fn a_record_that_was_emptied_says_nothing() {
+fn an_empty_record_is_blank() {
     let release = json!({"metadata": {"name": "e.r", "uid": "u", "resourceVersion": "7"}});
     let map = json!({"kind": "ConfigMap", "metadata": {"name": "e.r", "uid": "u"}});
     for object in [release, map] {
@@ -244,7 +244,7 @@ fn the_parent_names_kinds_and_namespaces_of_its_members() {
 }
 
 #[test]
-fn a_config_map_holds_the_same_record() {
+fn a_config_map_contains_the_same_record() {
     let record = Installed {
         format: RECORD_FORMAT,
         oldest_writer: OLDEST_WRITER,
@@ -274,7 +274,7 @@ fn a_config_map_holds_the_same_record() {
 }
 
 #[test]
-fn a_release_goes_back_only_to_another_commit() {
+fn a_rollback_needs_another_commit() {
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let other = "76543210fedcba9876543210fedcba9876543210";
     let dirty = format!("{commit}-dirty");
