@@ -198,7 +198,7 @@ async fn in_order(
 ) {
     let mut written = false;
     let mut unready = outcome.unplanned.clone();
-    let mut reached = BTreeSet::new();
+    let mut reconciled = BTreeSet::new();
     for mut one in reviewed {
         let name = one.subject.name().clone();
         let error = match &one.subject {
@@ -208,7 +208,7 @@ async fn in_order(
                 let first = needed.find(|needed| unready.contains(*needed));
                 first.map(|first| not_started(&name, first))
             }
-            Subject::Gone(gone) => unready_successor(session, gone, &reached, &unready).await,
+            Subject::Gone(gone) => unready_successor(session, gone, &reconciled, &unready).await,
         };
         let error = error.or_else(|| scope.ensure(&one.planned).err());
         if let Some(error) = error {
@@ -262,7 +262,7 @@ async fn in_order(
             unready.insert(name.release);
             continue;
         }
-        let ending = Box::pin(outcome.execute(ui, ctx, &cluster, one.planned)).await;
+        let ended = Box::pin(outcome.execute(ui, ctx, &cluster, one.planned)).await;
         // A new release could not be suspended before it existed.
         if let Some(local) = hold.filter(|_| is_new)
             && let Err(error) = local.hold(&cluster, &name, &store).await
@@ -270,8 +270,8 @@ async fn in_order(
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());
         }
-        if matches!(ending, Some(RunOutcome::Deployed | RunOutcome::Unchanged)) {
-            reached.insert(name);
+        if matches!(ended, Some(RunOutcome::Deployed | RunOutcome::Unchanged)) {
+            reconciled.insert(name);
         } else {
             unready.insert(name.release);
         }
@@ -280,18 +280,18 @@ async fn in_order(
 
 /// Refuses to remove a release until its successors in the environment are ready, because they can
 /// still need its objects. A successor is ready if it was reconciled in this run, or if it is not
-/// part of the run and its record says so.
+/// part of the run and its record shows it.
 async fn unready_successor(
     session: &Session,
     gone: &Gone,
-    reached: &BTreeSet<ReleaseName>,
+    reconciled: &BTreeSet<ReleaseName>,
     unready: &BTreeSet<String>,
 ) -> Option<CliError> {
     let environment = &gone.name().environment;
     let successors = gone
         .successors()
         .filter(|successor| successor.environment == *environment);
-    for successor in successors.filter(|successor| !reached.contains(successor)) {
+    for successor in successors.filter(|successor| !reconciled.contains(successor)) {
         let cluster = session.cluster_for(successor);
         let found = match state::release(&cluster, successor, &session.search()).await {
             Ok(found) => found,
@@ -446,7 +446,7 @@ async fn replan(
     session: &Session,
     reviewed: &Reviewed<'_>,
 ) -> Result<Planned, CliError> {
-    let planned = session.plan_in_turn(ui, &reviewed.subject).await??;
+    let planned = session.plan_in_order(ui, &reviewed.subject).await??;
     let stale = || {
         CliError::new(
             Kind::Conflict,

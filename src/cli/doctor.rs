@@ -7,7 +7,7 @@ use pleach_report::doctor::{Code, Diagnosis, Refusal, diagnose};
 
 use super::error::{CliError, Kind};
 use super::session::connect;
-use super::status::StatePlace;
+use super::status::StateStore;
 use super::{Context, Exit, Ui, format};
 use pleach_cluster::{Cluster, Deleted};
 use pleach_engine::doctor;
@@ -39,7 +39,7 @@ pub(crate) struct DoctorArgs {
     fix: Option<ObjectId>,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 
     /// Do not ask for confirmation, and override other owners
     #[arg(short, long, requires = "fix")]
@@ -99,7 +99,7 @@ async fn fix(
     id: &ObjectId,
     args: &DoctorArgs,
 ) -> Result<Exit, CliError> {
-    let diagnosis = look_at(ui, cluster, id).await?;
+    let diagnosis = diagnose(ui, cluster, id).await?;
     let mut shown = String::new();
     format::doctor::one(&mut shown, &diagnosis);
     ui.status(shown.trim_end());
@@ -111,7 +111,7 @@ async fn fix(
         return Err(CliError::new(Kind::Failed, "declined; nothing was deleted"));
     }
     // The prompt can take long, and the Service can be back.
-    let again = look_at(ui, cluster, id).await?;
+    let again = diagnose(ui, cluster, id).await?;
     if again.deletion(args.yes).as_ref() != Ok(&decided) {
         return Err(CliError::new(
             Kind::Conflict,
@@ -150,7 +150,7 @@ async fn fix(
 }
 
 /// Diagnoses one registration.
-async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
+async fn diagnose(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
     let Some(observations) = doctor::examine_one(cluster, id).await? else {
         return Err(CliError::new(
             Kind::Failed,

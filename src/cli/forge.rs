@@ -13,7 +13,7 @@ use self::pipeline::Pipeline;
 use super::error::CliError;
 use super::{Context, Ui};
 use pleach_engine::preview_process::Report;
-use pleach_forge::{Forge, Token, Told};
+use pleach_forge::{Forge, ReportOutcome, Token};
 
 /// Maximum wait for the end of a rate limit.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -64,7 +64,7 @@ pub(super) struct ForgeArgs {
 
 /// Options of commands that publish to a forge.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct TellingArgs {
+pub(super) struct ReportArgs {
     /// Create or update a comment with the preview on the pull request, and set the
     /// status of its newest commit
     ///
@@ -185,7 +185,7 @@ impl ForgeArgs {
     }
 }
 
-impl TellingArgs {
+impl ReportArgs {
     /// Publishes a preview as a comment on the pull request and as the status of its newest commit.
     /// Skips this if there is a newer commit, which gets its own preview.
     pub(super) async fn report(
@@ -216,9 +216,9 @@ impl TellingArgs {
             .report(number, &report.marker, &report.comment)
             .await?
         {
-            Told::Created => "created",
-            Told::Updated => "updated",
-            Told::Unchanged => "unchanged",
+            ReportOutcome::Created => "created",
+            ReportOutcome::Updated => "updated",
+            ReportOutcome::Unchanged => "unchanged",
         };
         ui.status(format_args!("comment on pull request {number}: {outcome}"));
         forge.set_status(&pull.head, &report.status()).await?;

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use pleach_model::object::ReleaseName;
 
 use super::error::{CliError, Kind};
-use super::status::{StatePlace, cluster_of, environment, nowhere};
+use super::status::{StateStore, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui, format};
 use pleach_engine::sync::state;
 
@@ -26,7 +26,7 @@ pub(crate) struct HistoryArgs {
     target: Target,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]

@@ -55,7 +55,7 @@ impl LocalArgs {
         let now = Timestamp::now();
         for one in planned {
             if let Some(following) = follower.of(one)
-                && one.observation.orders().suspended(now).is_none()
+                && one.observation.user_requests().suspended(now).is_none()
             {
                 let finding = judge(&one.plan.release, &following, now);
                 one.plan.findings.push(finding);
@@ -76,8 +76,8 @@ impl LocalArgs {
             by: person(),
             at: Some(Timestamp::now()),
         };
-        let change = |orders: &mut pleach_state::inventory::UserRequests| {
-            orders.suspend = Some(suspension.clone());
+        let change = |requests: &mut pleach_state::inventory::UserRequests| {
+            requests.suspend = Some(suspension.clone());
         };
         let written = state::order(cluster, name, store, change).await;
         written
@@ -270,10 +270,10 @@ mod tests {
             let found = follower(branch).among(&release(environment), || own);
             found.map(|found| found.branch)
         };
-        let (prod, previous) = (Some("env/prod"), Some("env/former"));
+        let (prod, previous) = (Some("env/prod"), Some("env/old"));
         assert_eq!(of(prod, "prod", None).as_deref(), prod);
-        assert_eq!(of(prod, "former", None), None);
-        assert_eq!(of(None, "former", previous).as_deref(), previous);
+        assert_eq!(of(prod, "old", None), None);
+        assert_eq!(of(None, "old", previous).as_deref(), previous);
         assert_eq!(of(None, "prod", None), None);
     }
 

@@ -16,7 +16,7 @@ use pleach_report::preview::{
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{CliError, Kind};
-use super::forge::TellingArgs;
+use super::forge::ReportArgs;
 use super::format::preview::{page, text};
 use super::runtime::block_on;
 use super::session::{finish, keys};
@@ -98,7 +98,7 @@ pub(crate) struct PreviewArgs {
     exit_code: bool,
 
     #[command(flatten)]
-    telling: TellingArgs,
+    telling: ReportArgs,
 
     /// Maximum size of a comment on the forge, in bytes, for markdown
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4_096..))]

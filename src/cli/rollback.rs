@@ -93,7 +93,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
     let outline = pleach_config::outline(&now, &target.environment, &pleach_version())
         .map_err(|findings| refused(target, findings))?;
     let cluster = cluster_of(ctx, Some(&outline.environment)).await?;
-    ensure_meant(&cluster, &outline).await?;
+    ensure_intended(&cluster, &outline).await?;
     let upstream = if args.push {
         Some(branch.upstream().await?)
     } else {
@@ -132,7 +132,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
 }
 
 /// Refuses a rollback with the history of another cluster.
-async fn ensure_meant(cluster: &Cluster, outline: &Outline) -> Result<(), CliError> {
+async fn ensure_intended(cluster: &Cluster, outline: &Outline) -> Result<(), CliError> {
     let environment = &outline.environment;
     let Some(named) = &environment.cluster.id else {
         return Ok(());
@@ -328,7 +328,7 @@ fn message(target: &Target, backs: &[Back], done: &Restoration, reason: Option<&
             target.environment,
             back.release,
             back.chosen.short(),
-            back.chosen.said(),
+            back.chosen.description(),
         ));
     }
     let findings: Vec<String> = done.findings.iter().map(ToString::to_string).collect();

@@ -142,7 +142,7 @@ struct Plan {
     metrics: Option<SocketAddr>,
     drift_watch: bool,
     disk: Disk,
-    told: Vec<notifications::Target>,
+    notification_targets: Vec<notifications::Target>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -227,7 +227,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         served
     };
     let mut notifying = JoinSet::new();
-    let notifier = Notifier::start(plan.told, &mut notifying, &over)
+    let notifier = Notifier::start(plan.notification_targets, &mut notifying, &over)
         .map_err(|error| CliError::new(Kind::Failed, error))?;
     let listeners = log::Listeners {
         metrics: &metrics,

@@ -21,11 +21,11 @@ pub(super) fn block_on<T>(
     cancel: &CancellationToken,
     command: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
-    block_on_telling(cancel, ui::write_notice, command)
+    block_on_reporting(cancel, ui::write_notice, command)
 }
 
 /// Runs a command that reports the cancellation with `report`.
-pub(super) fn block_on_telling<T>(
+pub(super) fn block_on_reporting<T>(
     cancel: &CancellationToken,
     report: impl Fn(&str),
     command: impl Future<Output = Result<T, CliError>>,

@@ -217,7 +217,7 @@ impl Session {
 
     /// Plans a release just before its apply: its dependencies must be ready now. The errors are
     /// those of [`Session::plan_for`].
-    pub(super) async fn plan_in_turn(
+    pub(super) async fn plan_in_order(
         &self,
         ui: &mut Ui,
         subject: &Subject<'_>,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::{CliError, Kind};
-use super::format::status::{Live, Wanted};
+use super::format::status::{DeclaredVersions, Live};
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
 use pleach_cluster::{Class, Cluster, ClusterError};
@@ -81,7 +81,7 @@ pub(crate) struct StatusArgs {
     audit: Option<PathBuf>,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -90,7 +90,7 @@ pub(crate) struct StatusArgs {
 
 /// Location of the records.
 #[derive(Debug, clap::Args)]
-pub(crate) struct StatePlace {
+pub(crate) struct StateStore {
     /// Namespace of the state: that of its ConfigMap, or pleach-system
     ///
     /// The default is the location in the environment file. Without one, the whole
@@ -99,7 +99,7 @@ pub(crate) struct StatePlace {
     state_namespace: Option<String>,
 }
 
-impl StatePlace {
+impl StateStore {
     /// Returns where to search for records, from options and the environment file.
     pub(super) fn search(&self, environment: Option<&ResolvedEnvironment>) -> Search {
         match (&self.state_namespace, environment) {
@@ -151,7 +151,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         .collect();
     let view = View {
         search,
-        wanted: environment.map(|environment| wanted(&environment, args.target.as_ref())),
+        declared: environment.map(|environment| declared(&environment, args.target.as_ref())),
         args,
     };
     let found = state::releases(&cluster, &view.search)
@@ -247,7 +247,7 @@ fn unknown(message: String, names: BTreeSet<String>) -> CliError {
 
 /// Selection of releases to show.
 struct View {
-    wanted: Option<Wanted>,
+    declared: Option<DeclaredVersions>,
     search: Search,
     args: StatusArgs,
 }
@@ -297,12 +297,12 @@ impl View {
     }
 
     fn show(&self, seen: &Seen) -> String {
-        let (wanted, live, now) = (self.wanted.as_ref(), seen.live.as_ref(), Timestamp::now());
+        let (declared, live, now) = (self.declared.as_ref(), seen.live.as_ref(), Timestamp::now());
         let releases = &seen.releases;
-        let json = || format::status::json(releases, wanted, live, now);
+        let json = || format::status::json(releases, declared, live, now);
         match self.args.output {
             StatusOutput::Text => {
-                format::status::text(releases, self.args.target.as_ref(), wanted, live, now)
+                format::status::text(releases, self.args.target.as_ref(), declared, live, now)
             }
             StatusOutput::Json if self.args.watch => json().to_string(),
             StatusOutput::Json => format::json(&json()),
@@ -440,8 +440,8 @@ async fn check_cluster(ui: &mut Ui, cluster: &Cluster, environment: &ResolvedEnv
     }
 }
 
-fn wanted(environment: &ResolvedEnvironment, target: Option<&Target>) -> Wanted {
-    Wanted {
+fn declared(environment: &ResolvedEnvironment, target: Option<&Target>) -> DeclaredVersions {
+    DeclaredVersions {
         environment: environment.name.clone(),
         repository: environment.repository.clone(),
         releases: environment

@@ -6,7 +6,7 @@ use pleach_state::inventory::{ReleaseSummary, Suspension, SyncRequest, UserReque
 use super::error::{CliError, Kind};
 use super::lease::person;
 use super::session::failed;
-use super::status::{StatePlace, cluster_of, environment, nowhere};
+use super::status::{StateStore, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
 use pleach_engine::sync::{is_cluster, state};
@@ -37,7 +37,7 @@ pub(crate) struct SuspendArgs {
     reason: Option<String>,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 }
 
 /// Resume suspended releases
@@ -52,7 +52,7 @@ pub(crate) struct ResumeArgs {
     target: Target,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 }
 
 /// Request a sync from the controller
@@ -81,7 +81,7 @@ pub(crate) struct SyncArgs {
     withdraw: bool,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 }
 
 pub(crate) async fn suspend(
@@ -107,7 +107,7 @@ pub(crate) async fn suspend(
         at: Some(now),
     };
     let words = suspension.words();
-    let change = |orders: &mut UserRequests| orders.suspend = Some(suspension.clone());
+    let change = |requests: &mut UserRequests| requests.suspend = Some(suspension.clone());
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         ui.print(format!("{}: {words}", release.target()));
     };
@@ -115,9 +115,9 @@ pub(crate) async fn suspend(
 }
 
 pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
-    let change = |orders: &mut UserRequests| orders.suspend = None;
+    let change = |requests: &mut UserRequests| requests.suspend = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
-        let was = release.orders.suspended(Timestamp::now());
+        let was = release.user_requests.suspended(Timestamp::now());
         let was = was.map_or_else(
             || "was not suspended".to_owned(),
             |was| format!("resumed; it was {}", was.words()),
@@ -136,11 +136,11 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         by: person(),
         override_window: args.override_window,
     };
-    let change = |orders: &mut UserRequests| orders.sync = Some(request.clone());
+    let change = |requests: &mut UserRequests| requests.sync = Some(request.clone());
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(format!("{target}: sync requested"));
-        if let Some(suspension) = release.orders.suspended(Timestamp::now()) {
+        if let Some(suspension) = release.user_requests.suspended(Timestamp::now()) {
             ui.notice(format!(
                 "warning: {target} is {}: the request waits for the end of the suspension",
                 suspension.words()
@@ -157,10 +157,10 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
 
 /// Withdraws requests that no controller has accepted yet.
 async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
-    let change = |orders: &mut UserRequests| orders.sync = None;
+    let change = |requests: &mut UserRequests| requests.sync = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
-        ui.print(match &release.orders.sync {
+        ui.print(match &release.user_requests.sync {
             Some(sync) => format!("{target}: the request of {} is withdrawn", sync.by),
             None => format!("{target}: no sync was requested"),
         });
@@ -173,7 +173,7 @@ async fn each(
     ui: &mut Ui,
     ctx: &Context,
     target: &Target,
-    place: &StatePlace,
+    place: &StateStore,
     change: impl Fn(&mut UserRequests),
     report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
@@ -203,9 +203,9 @@ async fn each(
         .map_err(|error| nowhere(error, &search))?;
     let mut releases = found.releases;
     releases.retain(|release| {
-        let is_wanted = |wanted: &String| *wanted == release.name.release;
+        let is_selected = |name: &String| *name == release.name.release;
         release.name.environment == target.environment
-            && target.release.as_ref().is_none_or(is_wanted)
+            && target.release.as_ref().is_none_or(is_selected)
     });
     if releases.is_empty() {
         return Err(none(target, &cluster));

@@ -11,7 +11,7 @@ use super::error::{CliError, Kind};
 use super::lease::LockArgs;
 use super::override_controller::{LocalArgs, follower};
 use super::session::{Session, not_installed};
-use super::status::StatePlace;
+use super::status::StateStore;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
 use pleach_engine::planning::{Gone, Options, Planned, Predecessors, Successors};
@@ -56,7 +56,7 @@ pub(crate) struct UninstallArgs {
     timeout: Option<SignedDuration>,
 
     #[command(flatten)]
-    place: StatePlace,
+    place: StateStore,
 
     #[command(flatten)]
     lock: LockArgs,

@@ -184,10 +184,10 @@ mod tests {
         ];
         let verdict = Verdict(&plan);
         let refused = verdict.ensure_allowed().unwrap_err();
-        let mut said = verdict.remarks();
-        said.extend(refused.findings().iter().cloned());
-        said.sort();
+        let mut remarks = verdict.remarks();
+        remarks.extend(refused.findings().iter().cloned());
+        remarks.sort();
         plan.findings.sort();
-        assert_eq!(said, plan.findings);
+        assert_eq!(remarks, plan.findings);
     }
 }

@@ -12,8 +12,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_engine::fetching::Fetcher;
 use pleach_git::{
+    branch_history::BranchHistory,
     budget::Budget,
-    former::Former,
     mirror::{Fetched, Limits, Mirror},
     remote::{Auth, Remote},
 };
@@ -149,15 +149,15 @@ fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
         let (first, second) = (first.as_str(), second.as_str());
         let named = [first, theirs.as_str(), second, nowhere, part, "none", ""];
         let named: BTreeSet<String> = named.into_iter().map(str::to_owned).collect();
-        let mut former = Former::fetch(&remote, "env/a").unwrap();
-        assert_eq!(former.had(&named).unwrap(), [second, first]);
+        let mut history = BranchHistory::fetch(&remote, "env/a").unwrap();
+        assert_eq!(history.had(&named).unwrap(), [second, first]);
         // Signatures are not required.
-        assert_eq!(former.distrusts(first).unwrap(), None);
-        let tree = former.reader().tree(first).unwrap();
+        assert_eq!(history.distrusts(first).unwrap(), None);
+        let tree = history.reader().tree(first).unwrap();
         let file = tree.read("pleach.yaml").unwrap();
         assert_eq!(String::from_utf8_lossy(&file), "first");
         // A deleted branch has no history.
-        assert!(Former::fetch(&remote, "env/gone").is_err());
+        assert!(BranchHistory::fetch(&remote, "env/gone").is_err());
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pleach_git::former::Former;
+use pleach_git::branch_history::BranchHistory;
 use pleach_git::mirror::{Fetched, Mirror};
 use pleach_git::remote::{Auth, Remote};
 use pleach_testkit::repository::TestRepo;
@@ -189,15 +189,15 @@ fn a_commit_that_the_branch_had_before_counts_only_with_its_signature() {
     scene.repo.commit("unsigned").unwrap();
     let unsigned = scene.point("HEAD");
     let named = BTreeSet::from([good.clone(), theirs, unsigned]);
-    let mut former = Former::fetch(&remote(&scene.repo, &scene.folder), BRANCH).unwrap();
-    let had = former.had(&named).unwrap();
+    let mut history = BranchHistory::fetch(&remote(&scene.repo, &scene.folder), BRANCH).unwrap();
+    let had = history.had(&named).unwrap();
     assert_eq!(had.len(), 3);
     let mut trusted = had.clone();
-    trusted.retain(|commit| former.distrusts(commit).unwrap().is_none());
+    trusted.retain(|commit| history.distrusts(commit).unwrap().is_none());
     assert_eq!(trusted, [good]);
     // Without a readable key file, verification is impossible.
     std::fs::remove_file(scene.path("keys")).unwrap();
-    assert!(had.iter().all(|commit| former.distrusts(commit).is_err()));
+    assert!(had.iter().all(|commit| history.distrusts(commit).is_err()));
 }
 
 #[test]

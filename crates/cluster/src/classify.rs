@@ -44,7 +44,7 @@ pub enum Failed {
     Uid,
     /// Another client wrote to the object.
     ResourceVersion,
-    /// A `test` operation of a JSON patch. The server does not say which one.
+    /// A `test` operation of a JSON patch. The server does not name it.
     Test,
 }
 
@@ -301,14 +301,14 @@ fn conflicting(status: Option<&Status>, message: &str) -> Class {
     }
     // The storage layer reports the failed precondition in two cases: a kind with its own deletion
     // logic (Namespace, CustomResourceDefinition), or a concurrent write.
-    let says = |words: &[&str]| words.iter().any(|words| message.contains(words));
-    if says(&[
+    let has = |words: &[&str]| words.iter().any(|words| message.contains(words));
+    if has(&[
         "the UID in the precondition",
         "Precondition failed: UID in precondition",
         "uid mismatch:",
     ]) {
         Class::PreconditionFailed(Failed::Uid)
-    } else if says(&[
+    } else if has(&[
         "the ResourceVersion in the precondition",
         "Precondition failed: ResourceVersion in precondition",
     ]) {

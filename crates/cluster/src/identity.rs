@@ -41,7 +41,7 @@ pub struct Access<'a> {
 
 /// Permissions of our user in one namespace, as listed by the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rights {
+pub struct NamespacePermissions {
     rules: Vec<Rule>,
     /// Whether the list is incomplete. Single access reviews are then needed.
     incomplete: bool,
@@ -56,12 +56,12 @@ struct Rule {
     resource_names: Vec<String>,
 }
 
-impl Rights {
+impl NamespacePermissions {
     /// Returns whether an operation on all objects of a kind is allowed. Returns `true` if the list
     /// is incomplete.
     pub fn allow(&self, verb: &str, group: &str, resource: &str) -> bool {
         let has =
-            |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
+            |list: &[String], value: &str| list.iter().any(|item| item == "*" || item == value);
         self.incomplete
             || self.rules.iter().any(|rule| {
                 rule.resource_names.is_empty()
@@ -74,7 +74,10 @@ impl Rights {
 
 impl Cluster {
     /// Requests our permissions in a namespace. Sends one request.
-    pub async fn rights_in(&self, namespace: &str) -> Result<Rights, ClusterError> {
+    pub async fn permissions_in(
+        &self,
+        namespace: &str,
+    ) -> Result<NamespacePermissions, ClusterError> {
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
         struct Status {
@@ -93,7 +96,7 @@ impl Cluster {
                 &format!("the permissions in namespace {namespace}"),
             )
             .await?;
-        Ok(Rights {
+        Ok(NamespacePermissions {
             rules: status.resource_rules,
             incomplete: status.incomplete,
         })
@@ -133,8 +136,8 @@ impl Cluster {
 
     /// Requests the version of the API server, which proves that it answers.
     pub async fn ask_version(&self) -> Result<String, ClusterError> {
-        let asked = self.fetch_version().await;
-        asked.map_err(ClusterError::ServerVersion)
+        let answer = self.fetch_version().await;
+        answer.map_err(ClusterError::ServerVersion)
     }
 
     pub(super) async fn fetch_version(&self) -> Result<String, Box<ApiError>> {

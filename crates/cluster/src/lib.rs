@@ -41,7 +41,7 @@ use http::HeaderValue;
 pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
-pub use identity::{Access, Rights, User};
+pub use identity::{Access, NamespacePermissions, User};
 pub use keys::{KeyHome, Keys, make_key, read_key};
 pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
@@ -65,11 +65,11 @@ pub struct Cluster {
     version: Arc<Mutex<Option<String>>>,
     /// Recently forbidden lists, which are not requested again.
     refusals: registrations::Refusals,
-    /// Answers shared between connections. `taking` says whether this one uses them.
+    /// Answers shared between connections. `taking` decides whether this one uses them.
     shared: shared::Shared,
     taking: shared::Taking,
     /// Permits for concurrent list responses.
-    turns: transport::Turns,
+    list_permits: transport::ListPermits,
     /// Location of the keys for state in tenant namespaces.
     keys: Keys,
 }
@@ -97,7 +97,7 @@ impl Cluster {
             retry: Retry::within(connection.patience),
             version: Arc::default(),
             refusals: registrations::Refusals::default(),
-            turns: transport::Turns::default(),
+            list_permits: transport::ListPermits::default(),
             keys: connection.keys.clone(),
         }
     }

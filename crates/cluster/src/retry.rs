@@ -15,7 +15,7 @@ const FIRST: Duration = Duration::from_millis(100);
 /// Longest backoff that we choose.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest delay that a server can ask for.
-const LONGEST_ASKED: Duration = Duration::from_hours(1);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// Failed attempt that will be repeated.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ type Passing = dyn Fn(&Class) -> bool + Send + Sync;
 type Listener = dyn Fn(Retrying) + Send + Sync;
 
 /// Future that ends the repetitions.
-type Ending = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
+type Stopping = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
 
 /// Future that waits for the next attempt.
 type Pausing = dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync;
@@ -43,7 +43,7 @@ pub struct Retry {
     limit: Limit,
     also: Option<Arc<Passing>>,
     notify: Option<Arc<Listener>>,
-    ending: Option<Arc<Ending>>,
+    stopping: Option<Arc<Stopping>>,
     pausing: Option<Arc<Pausing>>,
 }
 
@@ -65,7 +65,7 @@ impl Retry {
             limit: Limit::Within(duration),
             also: None,
             notify: None,
-            ending: None,
+            stopping: None,
             pausing: None,
         }
     }
@@ -76,7 +76,7 @@ impl Retry {
             limit: Limit::Until(deadline),
             also: None,
             notify: None,
-            ending: None,
+            stopping: None,
             pausing: None,
         }
     }
@@ -98,11 +98,11 @@ impl Retry {
 
     /// Stops repeating once such a future is ready. A running attempt still completes.
     #[must_use]
-    pub fn unless<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub fn unless<F>(mut self, stopping: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.ending = Some(Arc::new(move || ending().boxed()));
+        self.stopping = Some(Arc::new(move || stopping().boxed()));
         self
     }
 
@@ -122,13 +122,13 @@ impl Retry {
             Some(pausing) => pausing(pause),
             None => tokio::time::sleep(pause).boxed(),
         };
-        let Some(ending) = &self.ending else {
+        let Some(stopping) = &self.stopping else {
             wait.await;
             return true;
         };
         tokio::select! {
             biased;
-            () = ending() => false,
+            () = stopping() => false,
             () = wait => true,
         }
     }
@@ -176,8 +176,8 @@ impl fmt::Debug for Retry {
 }
 
 /// Returns the delay after attempt number `attempt`, counted from 1. The delay is exponential with
-/// jitter, and at least what the server asks for, up to [`LONGEST_ASKED`].
-pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
+/// jitter, and at least what the server asks for, up to [`LONGEST_RETRY_AFTER`].
+pub(super) fn pause(attempt: u32, retry_after: Option<Duration>) -> Duration {
     let whole = FIRST
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))
         .min(LONGEST);
@@ -188,7 +188,9 @@ pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
         .mul_f64(0.5)
         .mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 1024.0);
     let own = whole.mul_f64(0.5) + jitter;
-    asked.map_or(own, |asked| asked.min(LONGEST_ASKED).max(own))
+    retry_after.map_or(own, |retry_after| {
+        retry_after.min(LONGEST_RETRY_AFTER).max(own)
+    })
 }
 
 #[cfg(test)]
@@ -213,6 +215,6 @@ mod tests {
         );
         assert!(pause(9, Some(Duration::from_millis(1))) > Duration::from_secs(2));
         // An absurd value.
-        assert_eq!(pause(1, Some(Duration::MAX)), LONGEST_ASKED);
+        assert_eq!(pause(1, Some(Duration::MAX)), LONGEST_RETRY_AFTER);
     }
 }

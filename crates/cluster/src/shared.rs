@@ -27,22 +27,22 @@ use super::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath, Selecto
 /// Labels whose values identify a release.
 const LABELS: [&str; 2] = [labels::PART_OF, labels::RELEASE];
 /// How long an unused answer is cached.
-const KEPT: Duration = Duration::from_mins(1);
+const RETENTION: Duration = Duration::from_mins(1);
 
 type Answer<T> = Result<T, Box<ApiError>>;
 
 /// Cache entry with the last answer to a query.
 #[derive(Debug)]
 struct Slot<T> {
-    kept: tokio::sync::Mutex<Option<Kept<T>>>,
+    stored: tokio::sync::Mutex<Option<Stored<T>>>,
     /// Number of finished attempts.
     attempts: AtomicU64,
 }
 
 /// Cached answer.
 #[derive(Debug)]
-struct Kept<T> {
-    asked: Instant,
+struct Stored<T> {
+    requested_at: Instant,
     /// Sequence number of the attempt that produced it.
     attempt: u64,
     answer: Answer<T>,
@@ -51,7 +51,7 @@ struct Kept<T> {
 impl<T> Default for Slot<T> {
     fn default() -> Self {
         Self {
-            kept: tokio::sync::Mutex::default(),
+            stored: tokio::sync::Mutex::default(),
             attempts: AtomicU64::default(),
         }
     }
@@ -62,21 +62,21 @@ impl<T: Clone> Slot<T> {
     /// one. A failure is shared only with callers that waited for the same attempt.
     async fn get(&self, since: Instant, ask: impl Future<Output = Answer<T>>) -> Answer<T> {
         let before = self.attempts.load(Ordering::Acquire);
-        let mut kept = self.kept.lock().await;
-        if let Some(Kept {
-            asked,
+        let mut stored = self.stored.lock().await;
+        if let Some(Stored {
+            requested_at,
             attempt,
             answer,
-        }) = &*kept
-            && *asked >= since
+        }) = &*stored
+            && *requested_at >= since
             && (answer.is_ok() || *attempt > before)
         {
             return answer.clone();
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let answer = ask.await;
-        *kept = Some(Kept {
-            asked,
+        *stored = Some(Stored {
+            requested_at,
             attempt: self.attempts.fetch_add(1, Ordering::AcqRel) + 1,
             answer: answer.clone(),
         });
@@ -93,10 +93,10 @@ struct Parts {
 
 /// Cache entries of one type of query, with the time of their last use.
 #[derive(Debug)]
-struct Slots<T>(Mutex<Asked<T>>);
+struct Slots<T>(Mutex<ByQuery<T>>);
 
 /// Cache entries by query.
-type Asked<T> = HashMap<String, (Instant, Arc<Slot<T>>)>;
+type ByQuery<T> = HashMap<String, (Instant, Arc<Slot<T>>)>;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
@@ -108,7 +108,7 @@ impl<T> Slots<T> {
     fn of(&self, question: String) -> Arc<Slot<T>> {
         let now = Instant::now();
         let mut slots: MutexGuard<'_, _> = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|_, (used, _)| now.duration_since(*used) < KEPT);
+        slots.retain(|_, (used, _)| now.duration_since(*used) < RETENTION);
         let (used, slot) = slots
             .entry(question)
             .or_insert_with(|| (now, Arc::default()));
@@ -299,9 +299,9 @@ impl Cluster {
                 let object = with_type(object, path);
                 key(&object).map(|key| (key, object.to_string().into_boxed_str()))
             };
-            let (kept, resource_version) = asker.pick_all(path, selector, depth, keep).await?;
+            let (objects, resource_version) = asker.pick_all(path, selector, depth, keep).await?;
             let mut texts: HashMap<String, Vec<Box<str>>> = HashMap::new();
-            for (key, text) in kept {
+            for (key, text) in objects {
                 texts.entry(key).or_default().push(text);
             }
             Ok::<_, Box<ApiError>>(Arc::new(Parts {
@@ -333,39 +333,39 @@ mod tests {
 
     use super::*;
 
-    async fn ask(slot: &Slot<usize>, asked: &AtomicUsize, since: Instant) -> usize {
+    async fn ask(slot: &Slot<usize>, requests: &AtomicUsize, since: Instant) -> usize {
         let asking = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            Ok(asked.fetch_add(1, Ordering::Relaxed) + 1)
+            Ok(requests.fetch_add(1, Ordering::Relaxed) + 1)
         };
         slot.get(since, asking).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_requested_before_the_minimum_time_is_not_shared() {
-        let (slot, asked) = (Slot::default(), AtomicUsize::new(0));
+        let (slot, requests) = (Slot::default(), AtomicUsize::new(0));
         let begun = Instant::now();
-        let all = (0..100).map(|_| ask(&slot, &asked, begun));
+        let all = (0..100).map(|_| ask(&slot, &requests, begun));
         assert_eq!(futures::future::join_all(all).await, [1; 100]);
         // A running request started too early for a caller that arrives later.
-        let (early, late) = tokio::join!(ask(&slot, &asked, Instant::now()), async {
+        let (early, late) = tokio::join!(ask(&slot, &requests, Instant::now()), async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let now = Instant::now();
-            futures::future::join_all((0..10).map(|_| ask(&slot, &asked, now))).await
+            futures::future::join_all((0..10).map(|_| ask(&slot, &requests, now))).await
         });
         assert_eq!((early, late), (2, vec![3; 10]));
-        assert_eq!(ask(&slot, &asked, begun).await, 3);
+        assert_eq!(ask(&slot, &requests, begun).await, 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_requested_again() {
-        let (slot, asked) = (Slot::<usize>::default(), AtomicUsize::new(0));
+        let (slot, requests) = (Slot::<usize>::default(), AtomicUsize::new(0));
         let begun = Instant::now();
         // Only the first attempt fails.
         let ask = || {
             let asking = async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                match asked.fetch_add(1, Ordering::Relaxed) {
+                match requests.fetch_add(1, Ordering::Relaxed) {
                     0 => Err(Box::new(ApiError::local(Class::Unreachable, "away"))),
                     before => Ok(before + 1),
                 }
@@ -375,7 +375,7 @@ mod tests {
         // All waiting callers share the failure.
         let all = futures::future::join_all((0..10).map(|_| ask())).await;
         assert!(all.iter().all(Result::is_err));
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(requests.load(Ordering::Relaxed), 1);
         assert_eq!(ask().await.unwrap(), 2);
         assert_eq!(ask().await.unwrap(), 2);
     }
@@ -383,13 +383,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unused_answers_are_evicted() {
         let slots: Slots<usize> = Slots::default();
-        let asked = AtomicUsize::new(0);
+        let requests = AtomicUsize::new(0);
         let begun = Instant::now();
-        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 1);
-        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 1);
-        tokio::time::sleep(KEPT).await;
+        assert_eq!(ask(&slots.of("a".to_owned()), &requests, begun).await, 1);
+        assert_eq!(ask(&slots.of("a".to_owned()), &requests, begun).await, 1);
+        tokio::time::sleep(RETENTION).await;
         slots.of("b".to_owned());
         assert_eq!(slots.0.lock().unwrap().len(), 1);
-        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 2);
+        assert_eq!(ask(&slots.of("a".to_owned()), &requests, begun).await, 2);
     }
 }

@@ -34,22 +34,22 @@ const LONGEST_TEXT: usize = 300;
 const LISTS: usize = 4;
 
 /// How long a list waits for a permit. A slow list must not block the others for longer.
-const TURN: Duration = Duration::from_secs(1);
+const PERMIT_DELAY: Duration = Duration::from_secs(1);
 
 /// Permits for concurrent list responses.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
+pub(super) struct ListPermits(Arc<Semaphore>);
 
-impl Default for Turns {
+impl Default for ListPermits {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(LISTS)))
     }
 }
 
-impl Turns {
-    /// Waits for a permit. `None` after [`TURN`]: the list then proceeds without one.
+impl ListPermits {
+    /// Waits for a permit. `None` after [`PERMIT_DELAY`]: the list then proceeds without one.
     async fn take(&self) -> Option<SemaphorePermit<'_>> {
-        timeout(TURN, self.0.acquire()).await.ok()?.ok()
+        timeout(PERMIT_DELAY, self.0.acquire()).await.ok()?.ok()
     }
 }
 
@@ -221,8 +221,8 @@ impl Cluster {
             let response = self.open(call).await?;
             let status = response.status().as_u16();
             let warnings = warnings(response.headers(), call.mask().as_ref());
-            let _turn = match call.verb {
-                Verb::List => self.turns.take().await,
+            let _permit = match call.verb {
+                Verb::List => self.list_permits.take().await,
                 _ => None,
             };
             let body = self.collect(response).await?;
@@ -324,11 +324,11 @@ fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiE
         plain(body),
         mask.as_ref(),
     );
-    let asked = headers
+    let retry_after = headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.trim().parse().ok())
         .map(Duration::from_secs);
-    error.retry_after = asked.or(error.retry_after);
+    error.retry_after = retry_after.or(error.retry_after);
     error
 }
 

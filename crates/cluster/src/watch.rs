@@ -127,8 +127,8 @@ impl Cluster {
             let mut watch = watch?;
             match watch.next().await {
                 Ok(Some(event)) => {
-                    let ends = event == WatchEvent::Expired;
-                    Some((Ok(event), (!ends).then_some(watch)))
+                    let is_expired = event == WatchEvent::Expired;
+                    Some((Ok(event), (!is_expired).then_some(watch)))
                 }
                 Ok(None) => None,
                 Err(error) => Some((Err(watch.failed(error)), None)),
@@ -505,9 +505,9 @@ impl<T> Follow<T> {
 
     /// Sets the backoff before the next request. It grows with each failure, and is at least what
     /// the server asks for.
-    fn wait(&mut self, asked: Option<Duration>) {
+    fn wait(&mut self, retry_after: Option<Duration>) {
         self.failures = self.failures.saturating_add(1);
-        self.pause = Some(pause(self.failures, asked));
+        self.pause = Some(pause(self.failures, retry_after));
     }
 }
 

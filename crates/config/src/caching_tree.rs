@@ -8,33 +8,33 @@ use bytes::Bytes;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// Maximum size of the cache in bytes. Files beyond it are read again.
-const MOST_KEPT: usize = 16 * 1024 * 1024;
+const LARGEST_CACHE: usize = 16 * 1024 * 1024;
 
 /// A tree that caches each file until its second read: the files of a bundle are checked before
 /// they are rendered.
-pub struct KeepingTree<'a> {
+pub struct CachingTree<'a> {
     tree: &'a dyn FileTree,
-    kept: RefCell<Kept>,
+    cached: RefCell<Cache>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Cache {
     files: HashMap<String, Bytes>,
     /// Total size of the cached files in bytes.
     bytes: usize,
 }
 
-impl<'a> KeepingTree<'a> {
+impl<'a> CachingTree<'a> {
     /// Wraps a tree.
     pub fn new(tree: &'a dyn FileTree) -> Self {
         Self {
             tree,
-            kept: RefCell::default(),
+            cached: RefCell::default(),
         }
     }
 }
 
-impl Kept {
+impl Cache {
     fn take(&mut self, file: &str) -> Option<Bytes> {
         let content = self.files.remove(file)?;
         self.bytes -= content.len();
@@ -42,25 +42,25 @@ impl Kept {
     }
 
     fn keep(&mut self, file: &str, content: &Bytes) {
-        if self.bytes + content.len() <= MOST_KEPT {
+        if self.bytes + content.len() <= LARGEST_CACHE {
             self.bytes += content.len();
             self.files.insert(file.to_owned(), content.clone());
         }
     }
 }
 
-impl FileTree for KeepingTree<'_> {
+impl FileTree for CachingTree<'_> {
     fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
         self.tree.list(folder)
     }
 
     fn read(&self, file: &str) -> Result<Bytes, TreeError> {
-        let kept = self.kept.borrow_mut().take(file);
-        if let Some(content) = kept {
+        let cached = self.cached.borrow_mut().take(file);
+        if let Some(content) = cached {
             return Ok(content);
         }
         let content = self.tree.read(file)?;
-        self.kept.borrow_mut().keep(file, &content);
+        self.cached.borrow_mut().keep(file, &content);
         Ok(content)
     }
 
@@ -97,7 +97,7 @@ mod tests {
             size,
             reads: Cell::new(0),
         };
-        let tree = KeepingTree::new(&counting);
+        let tree = CachingTree::new(&counting);
         for file in files {
             let content = tree.read(file).unwrap();
             assert_eq!((content.len(), content[0]), (size, file.as_bytes()[0]));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded() {
-        assert_eq!(reads(MOST_KEPT / 2, &["a", "b", "c", "a", "b", "c"]), 4);
-        assert_eq!(reads(MOST_KEPT + 1, &["a", "a"]), 2);
+        assert_eq!(reads(LARGEST_CACHE / 2, &["a", "b", "c", "a", "b", "c"]), 4);
+        assert_eq!(reads(LARGEST_CACHE + 1, &["a", "a"]), 2);
     }
 }

@@ -20,7 +20,7 @@ mod resolved;
 pub mod restore;
 pub mod values;
 
-pub use caching_tree::KeepingTree;
+pub use caching_tree::CachingTree;
 pub use environment::environments;
 pub use environment::release_name;
 pub use outline::{outline, repository_id};

@@ -4,8 +4,8 @@ use semver::Version;
 
 use super::Outline;
 use super::environment;
-use super::resolve::endings::moved_from;
 use super::resolve::repository;
+use super::resolve::uninstall::moved_from;
 use pleach_model::finding::Finding;
 use pleach_model::object::Located;
 use pleach_model::tree::FileTree;

@@ -162,14 +162,14 @@ fn take(
     if let Some(bundle) = bundle(from) {
         let folder = format!("{}/{version}", folders::of_bundle(bundle));
         let present = folders::files(&tree, &folder).map_err(|finding| vec![*finding])?;
-        let brought = folders::files(then, &folder).map_err(|finding| vec![*finding])?;
+        let promoted = folders::files(then, &folder).map_err(|finding| vec![*finding])?;
         if present.is_empty() {
             files.extend(
-                brought
+                promoted
                     .into_iter()
                     .map(|(path, content)| (path, Some(content))),
             );
-        } else if present != brought {
+        } else if present != promoted {
             let message =
                 format!("{folder} differs between the two revisions; it is left unchanged");
             done.findings

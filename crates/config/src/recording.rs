@@ -68,8 +68,8 @@ impl FileTree for RecordingTree<'_> {
     }
 
     fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
-        let asked = (folder.to_owned(), name.to_owned());
-        self.record.borrow_mut().named.insert(asked);
+        let query = (folder.to_owned(), name.to_owned());
+        self.record.borrow_mut().named.insert(query);
         self.tree.kind(folder, name)
     }
 }

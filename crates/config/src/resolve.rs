@@ -1,13 +1,13 @@
 //! Resolution of files into a [`ResolvedEnvironment`].
 
 mod depends_on;
-pub(super) mod endings;
 mod partly;
 mod patches;
 mod rules;
 mod secrets;
 mod sequence;
 mod store;
+pub(super) mod uninstall;
 mod version_from;
 
 use std::collections::BTreeMap;
@@ -213,7 +213,7 @@ impl Merged {
             }
             let place = (release.places.origin.clone(), release.version.is_some());
             places.insert(release_name.to_owned(), place);
-            if let Some(previous) = endings::moved_from(release) {
+            if let Some(previous) = uninstall::moved_from(release) {
                 findings.moves.insert(release_name.to_owned(), previous);
             }
             let own = findings.of(Some(release_name));
@@ -298,8 +298,8 @@ impl Merged {
         let runtime_objects = runtime_objects(&source, findings);
         let secret_fields = secrets::secret_fields(&source, findings);
         let sequence = sequence::sequence(&source, &secret_fields, findings);
-        let block_uninstall = endings::block_uninstall(&source, findings);
-        let moved_from = endings::origin(release, &name, &places.key("movedFrom"), findings);
+        let block_uninstall = uninstall::block_uninstall(&source, findings);
+        let moved_from = uninstall::origin(release, &name, &places.key("movedFrom"), findings);
         let mut layers = source.layers();
         let declared = Values::merge(&layers).merged;
         layers.extend(self.layers(&name.release));
@@ -367,7 +367,7 @@ fn check_consent(
     releases: &BTreeMap<String, (Origin, bool)>,
     findings: &mut Findings,
 ) {
-    let ends = |release: &str| {
+    let is_uninstalled = |release: &str| {
         consent
             .iter()
             .any(|consent| consent.action == ConsentAction::Uninstall && consent.release == release)
@@ -394,13 +394,13 @@ fn check_consent(
             // A consent to uninstall is bound to the release alone, and ends with it.
             ConsentAction::Uninstall => {}
         }
-        let ends = ends(&consent.release);
+        let is_uninstalled = is_uninstalled(&consent.release);
         match releases.get(&consent.release) {
             // The revision of a bundle without versions is not known in advance.
             Some((_, false)) => {}
             // A removal has no target version. A release that git no longer contains waits for
             // such a consent.
-            Some((_, true)) | None if ends => {}
+            Some((_, true)) | None if is_uninstalled => {}
             Some((_, true)) => {
                 // A check can also block the first version.
                 let is_check = consent.action == ConsentAction::Override;

@@ -47,7 +47,7 @@ pub struct ResolvedEnvironment {
 impl ResolvedEnvironment {
     /// Returns the environment with only the selected releases.
     #[must_use]
-    pub fn with_only(&self, is_wanted: impl Fn(&ResolvedRelease) -> bool) -> Self {
+    pub fn with_only(&self, is_selected: impl Fn(&ResolvedRelease) -> bool) -> Self {
         // Clone only the selected releases: the environment can have many.
         Self {
             repository: self.repository.clone(),
@@ -62,7 +62,7 @@ impl ResolvedEnvironment {
             releases: self
                 .releases
                 .iter()
-                .filter(|one| is_wanted(one))
+                .filter(|one| is_selected(one))
                 .cloned()
                 .collect(),
             findings: self.findings.clone(),
@@ -232,7 +232,7 @@ mod tests {
     fn a_branch_syncs_no_more_often_than_the_minimum_of_its_grant() {
         let header = "apiVersion: pleach.dev/v1alpha1\nkind";
         let seconds = SignedDuration::from_secs;
-        for (said, minimum, expected) in [
+        for (declared, minimum, expected) in [
             ("sync: {interval: 1s}", Some(60), seconds(60)),
             ("sync: {interval: 1s}", None, seconds(1)),
             ("sync: {interval: 10m}", Some(60), seconds(600)),
@@ -245,7 +245,7 @@ mod tests {
                 ),
                 (
                     "environments/dev.yaml".to_owned(),
-                    format!("{header}: Environment\n{said}\n"),
+                    format!("{header}: Environment\n{declared}\n"),
                 ),
             ];
             let tree = MemoryTree::new(files);
@@ -255,7 +255,10 @@ mod tests {
                 interval: minimum.map(seconds),
                 ..Minimum::default()
             });
-            assert_eq!(environment.sync.interval, expected, "{said} {minimum:?}");
+            assert_eq!(
+                environment.sync.interval, expected,
+                "{declared} {minimum:?}"
+            );
         }
     }
 }

@@ -171,7 +171,7 @@ fn one(
     if let Some(bundle) = bundle(previous) {
         let (now, then): (&dyn FileTree, _) = (&tree, wish.then);
         match version(previous) {
-            Some(version) => restored.extend(folders::bring_back(
+            Some(version) => restored.extend(folders::restore_version(
                 now,
                 then,
                 bundle,
@@ -179,7 +179,7 @@ fn one(
                 &mut files,
                 &mut findings,
             )?),
-            None => restored.extend(folders::set_back(now, then, bundle, &mut files)?),
+            None => restored.extend(folders::restore_folder(now, then, bundle, &mut files)?),
         }
         if version(previous).is_none() && !files.is_empty() {
             findings.extend(shared::users(now, bundle, environment, release));

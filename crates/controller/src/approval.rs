@@ -187,7 +187,7 @@ mod tests {
         let error = ForgeError::Refused {
             what: "find pull requests",
             status: 502,
-            said: "no route to 10.0.0.7".to_owned(),
+            message: "no route to 10.0.0.7".to_owned(),
         };
         let looked = unapproved(&unanswered(missing, &error));
         assert_eq!(looked.about, "waits for approval of e");

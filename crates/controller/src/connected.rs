@@ -134,7 +134,7 @@ impl Connected {
             let installed = record.installed.map(|installed| installed.revision);
             (record.ready && record.applying.is_none(), installed)
         });
-        let orders = release.orders;
+        let orders = release.user_requests;
         let now = Known {
             orders: orders.clone(),
             standing: standing.clone(),

@@ -20,9 +20,9 @@ use super::read::{Reading, Which};
 use super::{NAMED, Shared, SourcePolicy, backoff};
 use pleach_engine::load::Loaded;
 use pleach_engine::words;
+use pleach_git::branch_history::BranchHistory;
 use pleach_git::budget::Budget;
 use pleach_git::fetch::Carrier;
-use pleach_git::former::Former;
 use pleach_git::remote::Remote;
 
 /// Largest age of a branch history that lookups use.
@@ -76,7 +76,7 @@ struct Known {
     grant: Arc<SourcePolicy>,
     keys: Option<PathBuf>,
     fetched: Instant,
-    former: Former,
+    former: BranchHistory,
     /// The last loaded commit, because lookups often repeat it.
     last: Option<(String, Recalled)>,
 }
@@ -244,7 +244,7 @@ impl Search {
     }
 
     fn fetch(&self, carrier: &Carrier<'_>) -> Result<Known, String> {
-        let fetched = Former::fetch_by(carrier, &self.budget, &self.remote, &self.branch);
+        let fetched = BranchHistory::fetch_by(carrier, &self.budget, &self.remote, &self.branch);
         Ok(Known {
             grant: Arc::clone(&self.grant),
             keys: self.remote.keys.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedRelease};
+use pleach_config::{CachingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_model::tree::FileTree;
 use pleach_reconciler::hold::Hold;
 use pleach_render::answer::AnswerError;
@@ -133,11 +133,11 @@ impl Reading {
         let tree = which.place.tree(&which.commit).ok()?;
         let answer = self.render_here(which).ok()?;
         let charge = answer.charge()?;
-        let kept = KeepingTree::new(&tree);
-        let environment = resolve(&kept, &which.name).ok()?;
+        let cached = CachingTree::new(&tree);
+        let environment = resolve(&cached, &which.name).ok()?;
         let (_, rendered) = answer.read(&environment).ok()?;
         let revision = Revision::Commit(which.commit.clone());
-        Some(loaded(&kept, revision, environment, rendered).charged(charge))
+        Some(loaded(&cached, revision, environment, rendered).charged(charge))
     }
 
     fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
@@ -213,8 +213,8 @@ fn load_from(
             format!("{origin}: release {release} takes ownership of objects of another environment, which only the CLI does: run `pleach apply {name}`")
         })
     };
-    let kept = KeepingTree::new(tree);
-    let partial = match resolve_partly(&kept, name) {
+    let cached = CachingTree::new(tree);
+    let partial = match resolve_partly(&cached, name) {
         Ok(partial) => partial,
         Err(findings) => {
             let reason = if is_unknown(&findings) {
@@ -229,7 +229,7 @@ fn load_from(
     };
     let (record, rendered) = answer.read(&partial.environment)?;
     let revision = Revision::Commit(commit.clone());
-    let loaded = each_loaded(&kept, revision, partial, rendered, &takes_over);
+    let loaded = each_loaded(&cached, revision, partial, rendered, &takes_over);
     if loaded.rendered.is_empty() && !loaded.held.is_empty() {
         // Every release is stalled.
         let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());

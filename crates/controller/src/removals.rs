@@ -176,7 +176,7 @@ impl Ends {
             let Some(there) = releases.iter().find(|there| there.name == *one.name()) else {
                 continue;
             };
-            if there.orders.suspended(Timestamp::now()).is_some() {
+            if there.user_requests.suspended(Timestamp::now()).is_some() {
                 continue;
             }
             // A release that is handed over waits until its successors are ready.
@@ -239,7 +239,7 @@ impl Ends {
     /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
     /// otherwise.
     async fn holds_on(&self, desired: &Target, release: &ReleaseSummary, answered: u64) -> bool {
-        let Some(request) = &release.orders.sync else {
+        let Some(request) = &release.user_requests.sync else {
             return false;
         };
         let name = &release.name;
@@ -372,7 +372,7 @@ fn is_meant_alike(before: &Target, now: &Target, name: &ReleaseName) -> bool {
 fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
     let mut named = releases.iter().filter(|release| release.name == *name);
     named.any(|release| {
-        let request = release.orders.sync.as_ref();
+        let request = release.user_requests.sync.as_ref();
         request.is_some_and(|request| request.override_window)
     })
 }

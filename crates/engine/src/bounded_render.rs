@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
+use pleach_config::{CachingTree, Record, RecordingTree, ResolvedEnvironment};
 use pleach_model::kinds::KindTable;
 use pleach_planner::observe::{Base, Observed};
 use pleach_planner::plan::{Desired, Policy, plan_offline};
@@ -59,7 +59,7 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
     let recording = RecordingTree::new(&tree);
-    let cached = KeepingTree::new(&recording);
+    let cached = CachingTree::new(&recording);
     let Ok(partial) = resolve_partly(&cached, &order.environment) else {
         return Ok(());
     };

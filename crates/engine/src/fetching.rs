@@ -130,7 +130,7 @@ async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
     }
     Err(FetchError {
         failure: Failure::TooLarge,
-        said: message,
+        message,
     })
 }
 
@@ -262,6 +262,6 @@ mod tests {
         }
         let answer = tokio::time::timeout(Duration::from_mins(1), end).await;
         let error = answer.unwrap().unwrap().unwrap_err();
-        assert_eq!(error.said, "the fetch was canceled");
+        assert_eq!(error.message, "the fetch was canceled");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_config::dependencies::Dependency;
 use pleach_config::{
-    self, BrokenRelease, KeepingTree, PartialEnvironment, ResolvedEnvironment, ResolvedRelease,
+    self, BrokenRelease, CachingTree, PartialEnvironment, ResolvedEnvironment, ResolvedRelease,
 };
 use pleach_fields::ignore::scale_target;
 use pleach_model::finding::{Finding, Kind, excerpt};
@@ -263,7 +263,7 @@ pub fn read_all(
     revision: Revision,
     environment: &str,
 ) -> Result<Loaded, Vec<Finding>> {
-    let cached = KeepingTree::new(tree);
+    let cached = CachingTree::new(tree);
     let environment = resolve(&cached, environment)?;
     // Render all releases, whichever are requested: releases share kinds, and no two are allowed to
     // contain the same object.

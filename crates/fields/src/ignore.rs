@@ -9,7 +9,7 @@ mod autoscaler;
 mod pattern;
 mod rules;
 
-pub use autoscaler::{SCALED, scale_target, wants_replicas};
+pub use autoscaler::{SCALED, scale_target, sets_replicas};
 pub use pattern::{FieldPattern, PatternError};
 pub use rules::{IgnoreRule, resolve};
 
@@ -96,7 +96,7 @@ impl Ignored {
         }
         let mut value = manifest.value();
         for pattern in patterns {
-            pattern.settle(&mut value, live, ours);
+            pattern.keep_live(&mut value, live, ours);
         }
         Some(value)
     }

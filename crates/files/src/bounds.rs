@@ -72,7 +72,7 @@ pub fn bound(time: Duration) -> io::Result<()> {
     }
     // Some systems forbid this write. The limits apply all the same.
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
-    let _said = std::fs::write(SACRIFICE, "1000");
+    let _written = std::fs::write(SACRIFICE, "1000");
     Ok(())
 }
 
@@ -90,7 +90,7 @@ pub fn bound_files(largest: u64) -> io::Result<()> {
 
 /// Lowers the CPU priority of this process, for work that no user waits for.
 pub fn defer() {
-    let _asked = nice(POLITENESS);
+    let _set = nice(POLITENESS);
 }
 
 /// Process that leads its own process group. Dropping it kills the whole group.
@@ -113,7 +113,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            let _gone = kill_process_group(leader, Signal::KILL);
+            let _killed = kill_process_group(leader, Signal::KILL);
         }
     }
 }
@@ -128,8 +128,8 @@ mod tests {
     #[case::of_a_pod(Some("805306368\n"), 128 << 20)]
     #[case::without_one(Some("max\n"), MEMORY)]
     #[case::of_version_1_without_one(Some("9223372036854771712\n"), MEMORY)]
-    #[case::nobody_says(None, MEMORY)]
-    fn a_child_gets_a_part_of_the_memory(#[case] said: Option<&str>, #[case] expected: u64) {
-        assert_eq!(part(said.map(str::to_owned)), expected);
+    #[case::without_a_limit(None, MEMORY)]
+    fn a_child_gets_a_part_of_the_memory(#[case] limit: Option<&str>, #[case] expected: u64) {
+        assert_eq!(part(limit.map(str::to_owned)), expected);
     }
 }

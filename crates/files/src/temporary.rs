@@ -136,8 +136,8 @@ mod tests {
         let left = folder(".pleach-tmp-left");
         std::fs::create_dir(left.join("objects")).unwrap();
         std::fs::write(left.join(LOCK), "").unwrap();
-        let held = folder(".pleach-tmp-held");
-        let lock = File::create_new(held.join(LOCK)).unwrap();
+        let locked = folder(".pleach-tmp-held");
+        let lock = File::create_new(locked.join(LOCK)).unwrap();
         lock.lock().unwrap();
         let new = folder(".pleach-tmp-new");
         let other = folder("other");
@@ -152,10 +152,10 @@ mod tests {
 
         assert_eq!(remove_abandoned_in(parent.path()).unwrap(), 2);
         assert!(!left.exists() && !forgotten.exists());
-        assert!(held.exists() && new.exists() && other.exists() && linked.exists());
+        assert!(locked.exists() && new.exists() && other.exists() && linked.exists());
         drop(lock);
         assert_eq!(remove_abandoned_in(parent.path()).unwrap(), 1);
-        assert!(!held.exists());
+        assert!(!locked.exists());
     }
 
     #[test]

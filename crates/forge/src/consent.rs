@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    fn said(author: u64, body: &str) -> Comment {
+    fn comment_by(author: u64, body: &str) -> Comment {
         Comment {
             id: 1,
             author: Some(author),
@@ -253,9 +253,9 @@ mod tests {
                 "comments, the newest first",
                 vec![],
                 vec![
-                    said(1, &full),
-                    said(2, &format!(" {full}\r\n")),
-                    said(1, &full),
+                    comment_by(1, &full),
+                    comment_by(2, &format!(" {full}\r\n")),
+                    comment_by(1, &full),
                 ],
                 claims(&[1, 2]),
             ),
@@ -263,8 +263,8 @@ mod tests {
                 "an abbreviated name",
                 vec![],
                 vec![
-                    said(1, &comment(&COMMIT[..DIGITS])),
-                    said(2, &comment(&COMMIT[..12])),
+                    comment_by(1, &comment(&COMMIT[..DIGITS])),
+                    comment_by(2, &comment(&COMMIT[..12])),
                 ],
                 claims(&[1]),
             ),
@@ -272,10 +272,10 @@ mod tests {
                 "words of others",
                 vec![],
                 vec![
-                    said(1, &format!("> {full}")),
-                    said(2, &format!("{full}\nplease")),
-                    said(3, &comment(&other)),
-                    said(4, "pleach preview"),
+                    comment_by(1, &format!("> {full}")),
+                    comment_by(2, &format!("{full}\nplease")),
+                    comment_by(3, &comment(&other)),
+                    comment_by(4, "pleach preview"),
                 ],
                 claims(&[]),
             ),

@@ -253,8 +253,8 @@ impl Dialect for Gitlab {
 
     /// GitLab rejects a status that the commit already has.
     fn is_so_already(&self, error: &ForgeError) -> bool {
-        matches!(error, ForgeError::Refused { status: 400, said, .. }
-            if said.contains("Cannot transition status via"))
+        matches!(error, ForgeError::Refused { status: 400, message, .. }
+            if message.contains("Cannot transition status via"))
     }
 
     fn open(&self, project: &str, proposal: &Proposal) -> Call {

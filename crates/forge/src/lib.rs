@@ -70,14 +70,14 @@ pub enum ForgeError {
         what: &'static str,
     },
     /// The forge refused the request.
-    #[error("failed to {what}: the forge answered {status}: {said}")]
+    #[error("failed to {what}: the forge answered {status}: {message}")]
     Refused {
         /// Operation.
         what: &'static str,
         /// HTTP status.
         status: u16,
         /// Message of the forge.
-        said: String,
+        message: String,
     },
     /// A rate limit lasts longer than the caller is willing to wait.
     #[error("failed to {what}: the forge accepts no requests for {} seconds", after.as_secs())]
@@ -241,7 +241,7 @@ pub struct Opened {
 
 /// Result of writing a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportOutcome {
     /// The comment was created.
     Created,
     /// The text of the comment changed.
@@ -368,7 +368,7 @@ impl Forge {
     async fn some_comments(
         &self,
         number: u64,
-        is_wanted: impl Fn(&Comment) -> bool,
+        is_selected: impl Fn(&Comment) -> bool,
         most: usize,
     ) -> Result<Vec<Comment>, ForgeError> {
         let mut found = Vec::new();
@@ -377,7 +377,7 @@ impl Forge {
             let call = Call::get("list the comments", path);
             let answer = self.send(&call).await?;
             let comments = read(&call, self.dialect.read_comments(&answer.body))?;
-            found.extend(comments.into_iter().filter(&is_wanted));
+            found.extend(comments.into_iter().filter(&is_selected));
             if !answer.more || found.len() >= most {
                 found.truncate(most);
                 return Ok(found);
@@ -391,7 +391,12 @@ impl Forge {
 
     /// Writes a comment on a pull request. There is one comment per marker; it begins with the
     /// marker and is updated if its text changes.
-    pub async fn report(&self, number: u64, marker: &str, body: &str) -> Result<Told, ForgeError> {
+    pub async fn report(
+        &self,
+        number: u64,
+        marker: &str,
+        body: &str,
+    ) -> Result<ReportOutcome, ForgeError> {
         let (length, limit) = (body.chars().count(), self.longest_comment());
         if length > limit {
             return Err(ForgeError::TooLong { length, limit });
@@ -400,16 +405,16 @@ impl Forge {
         let Some(comment) = self.find_comment(number, account, marker).await? else {
             let call = self.dialect.create_comment(&self.project, number, body);
             self.send(&call).await?;
-            return Ok(Told::Created);
+            return Ok(ReportOutcome::Created);
         };
         if is_same(&comment.body, body) {
-            return Ok(Told::Unchanged);
+            return Ok(ReportOutcome::Unchanged);
         }
         let call = self
             .dialect
             .update_comment(&self.project, number, comment.id, body);
         self.send(&call).await?;
-        Ok(Told::Updated)
+        Ok(ReportOutcome::Updated)
     }
 
     /// Returns the newest status of a commit in a context.

@@ -246,14 +246,14 @@ impl Sender {
                 more,
             });
         }
-        let said = said(&body).replace(&*token, "…");
-        if let Some(pause) = closed_for(status, &headers, &said) {
+        let message = message(&body).replace(&*token, "…");
+        if let Some(pause) = closed_for(status, &headers, &message) {
             return Err(Failure::Closed(pause));
         }
         let error = ForgeError::Refused {
             what,
             status: status.as_u16(),
-            said,
+            message,
         };
         Err(match status {
             StatusCode::REQUEST_TIMEOUT
@@ -278,20 +278,24 @@ fn used_up(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Returns the remaining time of the rate limit that caused a refusal. `None` for other refusals.
-fn closed_for(status: StatusCode, headers: &HeaderMap, said: &str) -> Option<Duration> {
-    let asked = number(headers, &[RETRY_AFTER.as_str()]).map(bounded);
+fn closed_for(status: StatusCode, headers: &HeaderMap, message: &str) -> Option<Duration> {
+    let retry_after = number(headers, &[RETRY_AFTER.as_str()]).map(bounded);
     let is_limit = match status {
         StatusCode::TOO_MANY_REQUESTS => true,
-        StatusCode::SERVICE_UNAVAILABLE => asked.is_some(),
+        StatusCode::SERVICE_UNAVAILABLE => retry_after.is_some(),
         // A refusal for another reason is final.
         StatusCode::FORBIDDEN => {
-            asked.is_some()
+            retry_after.is_some()
                 || used_up(headers).is_some()
-                || said.to_lowercase().contains("rate limit")
+                || message.to_lowercase().contains("rate limit")
         }
         _ => false,
     };
-    is_limit.then(|| asked.or_else(|| until_reset(headers)).unwrap_or(TOO_MANY))
+    is_limit.then(|| {
+        retry_after
+            .or_else(|| until_reset(headers))
+            .unwrap_or(TOO_MANY)
+    })
 }
 
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
@@ -303,8 +307,8 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
 
 /// Limits a delay that a forge asks for.
 fn bounded(seconds: i64) -> Duration {
-    let asked = Duration::from_secs(seconds.try_into().unwrap_or(0));
-    asked.clamp(SHORTEST, LONGEST)
+    let retry_after = Duration::from_secs(seconds.try_into().unwrap_or(0));
+    retry_after.clamp(SHORTEST, LONGEST)
 }
 
 fn number(headers: &HeaderMap, names: &[&str]) -> Option<i64> {
@@ -315,7 +319,7 @@ fn number(headers: &HeaderMap, names: &[&str]) -> Option<i64> {
 }
 
 /// Returns the message of a refusal, on one line.
-fn said(body: &[u8]) -> String {
+fn message(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
         Ok(value) => {
             let message = ["message", "error_description", "error"]
@@ -350,9 +354,9 @@ mod tests {
 
     use super::*;
 
-    fn headers(said: &[(&'static str, String)]) -> HeaderMap {
+    fn headers(pairs: &[(&'static str, String)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        for (name, value) in said {
+        for (name, value) in pairs {
             headers.insert(*name, value.parse().unwrap());
         }
         headers
@@ -373,17 +377,17 @@ mod tests {
     #[case(404, &[("retry-after", "2")], "", None)]
     fn rate_limits_are_distinguished_from_other_refusals(
         #[case] status: u16,
-        #[case] said_headers: &[(&'static str, &str)],
-        #[case] said: &str,
+        #[case] named_headers: &[(&'static str, &str)],
+        #[case] message: &str,
         #[case] seconds: Option<u64>,
     ) {
-        let said_headers: Vec<_> = said_headers
+        let named_headers: Vec<_> = named_headers
             .iter()
             .map(|(name, value)| (*name, (*value).to_owned()))
             .collect();
         let status = StatusCode::from_u16(status).unwrap();
         assert_eq!(
-            closed_for(status, &headers(&said_headers), said),
+            closed_for(status, &headers(&named_headers), message),
             seconds.map(Duration::from_secs)
         );
     }
@@ -391,11 +395,11 @@ mod tests {
     #[test]
     fn an_exhausted_limit_resets_at_the_time_of_the_forge() {
         let reset = Timestamp::now().as_second() + 100;
-        let said = headers(&[
+        let limited = headers(&[
             ("x-ratelimit-remaining", "0".to_owned()),
             ("x-ratelimit-reset", reset.to_string()),
         ]);
-        let pause = used_up(&said).unwrap().as_secs();
+        let pause = used_up(&limited).unwrap().as_secs();
         assert!((99..=101).contains(&pause), "{pause}");
         assert_eq!(used_up(&headers(&[])), None);
         // A reset time in the past counts as now.
@@ -419,7 +423,7 @@ mod tests {
         "<html>  [31mBad gateway</html>"
     )]
     fn words_of_a_forge_are_one_line(#[case] body: &str, #[case] expected: &str) {
-        assert_eq!(said(body.as_bytes()), expected);
-        assert!(said("x".repeat(5000).as_bytes()).len() <= LONGEST_WORDS);
+        assert_eq!(message(body.as_bytes()), expected);
+        assert!(message("x".repeat(5000).as_bytes()).len() <= LONGEST_WORDS);
     }
 }

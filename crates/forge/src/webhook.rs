@@ -74,9 +74,9 @@ impl Caller {
                 Err(failure) => failure,
             };
             match failure {
-                Failure::Passing(_, asked) if attempt < ATTEMPTS => {
-                    let asked = asked.unwrap_or_default().min(LONGEST);
-                    tokio::time::sleep(pause.max(asked)).await;
+                Failure::Passing(_, requested) if attempt < ATTEMPTS => {
+                    let requested = requested.unwrap_or_default().min(LONGEST);
+                    tokio::time::sleep(pause.max(requested)).await;
                     pause *= 2;
                 }
                 Failure::Passing(error, _) | Failure::Final(error) => return Err(error),
@@ -105,11 +105,11 @@ impl Caller {
         if status.is_success() {
             return Ok(());
         }
-        let asked = answer.headers().get(header::RETRY_AFTER);
-        let asked = asked.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+        let requested = answer.headers().get(header::RETRY_AFTER);
+        let requested = requested.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         let error = WebhookError::Refused(status);
         if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
-            Err(Failure::Passing(error, asked.map(Duration::from_secs)))
+            Err(Failure::Passing(error, requested.map(Duration::from_secs)))
         } else {
             Err(Failure::Final(error))
         }

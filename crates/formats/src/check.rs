@@ -158,7 +158,7 @@ impl Check {
 
     /// Returns whether the check reads the content of objects, not only their existence.
     pub fn sees_everything(&self) -> bool {
-        let message_reads = self.message.as_ref().is_some_and(Template::asks);
+        let message_reads = self.message.as_ref().is_some_and(Template::has_expressions);
         self.condition.is_some() || self.require.is_some() || message_reads
     }
 
@@ -281,7 +281,7 @@ mod tests {
     #[rstest]
     #[case::holds(json!({"spec": {"replicas": 1}, "status": {"robustness": "healthy"}}), None)]
     #[case::not_about_it(json!({"spec": {"replicas": 3}, "status": {"robustness": "degraded"}}), None)]
-    #[case::nothing_to_tell_by(json!({"status": {"robustness": "degraded"}}), None)]
+    #[case::without_the_fields(json!({"status": {"robustness": "degraded"}}), None)]
     #[case::broken(json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}, "status": {"robustness": "degraded"}}),
         Some("volume a is degraded"))]
     #[case::not_known_yet(json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}}),

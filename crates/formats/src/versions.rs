@@ -129,13 +129,13 @@ mod tests {
                 }
             })
             .collect();
-        let wanted = known.last().unwrap().clone();
+        let target = known.last().unwrap().clone();
         let policy = VersionPolicy {
-            upgrades_from: wanted.upgrades_from,
+            upgrades_from: target.upgrades_from,
             known,
             ..VersionPolicy::default()
         };
-        (policy, wanted.name)
+        (policy, target.name)
     }
 
     #[rstest]
@@ -143,7 +143,7 @@ mod tests {
     #[case::newest_patch("v1.0.0", &["v1.1.0", "v1.1.4", "v1.2.0"], Some("v1.1.4"))]
     #[case::straight("v1.1.0", &["v1.1.5", "v1.2.0"], Some(""))]
     #[case::hole("v1.0.0", &["v1.1.0", "v1.3.0"], None)]
-    #[case::said("v0.9.0", &["v1.0.0 >=0.9", "v2.0.0 >=1, <2"], Some("v1.0.0"))]
+    #[case::declared("v0.9.0", &["v1.0.0 >=0.9", "v2.0.0 >=1, <2"], Some("v1.0.0"))]
     #[case::shortest("v1.0.0", &["v1.1.0", "v1.2.0 >=1.0", "v1.3.0"], Some("v1.2.0"))]
     #[case::never_down("v1.5.0", &["v1.0.0", "v1.9.0"], None)]
     #[case::names_are_no_numbers("spring", &["v1.0.0", "v1.1.0"], None)]
@@ -152,14 +152,14 @@ mod tests {
         #[case] versions: &[&str],
         #[case] expected: Option<&str>,
     ) {
-        let (policy, wanted) = policy(versions);
-        let way = policy.way_up(from, &wanted, true);
+        let (policy, target) = policy(versions);
+        let way = policy.way_up(from, &target, true);
         assert_eq!(way.map(|way| way.join(" ")).as_deref(), expected);
     }
 
     #[test]
     fn without_apis_any_version_leads_to_any() {
-        let (policy, wanted) = policy(&["v1.1.0", "v3.0.0"]);
-        assert_eq!(policy.way_up("v0.1.0", &wanted, false), Some(Vec::new()));
+        let (policy, target) = policy(&["v1.1.0", "v3.0.0"]);
+        assert_eq!(policy.way_up("v0.1.0", &target, false), Some(Vec::new()));
     }
 }

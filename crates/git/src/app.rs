@@ -81,8 +81,8 @@ impl GithubApp {
     /// Returns a valid token. Blocks during the request of a new one, so call it on a blocking
     /// thread.
     pub fn token(&self) -> Result<String, GitError> {
-        let mut kept = self.kept();
-        if let Some(token) = &*kept
+        let mut cached = self.cached();
+        if let Some(token) = &*cached
             && token.expires_at.duration_since(Timestamp::now()) > MARGIN
         {
             return Ok(token.token.clone());
@@ -93,7 +93,7 @@ impl GithubApp {
             .map_err(|error| self.failed(&error.to_string()))?;
         let token = runtime.block_on(self.ask())?;
         let text = token.token.clone();
-        *kept = Some(token);
+        *cached = Some(token);
         Ok(text)
     }
 
@@ -104,17 +104,17 @@ impl GithubApp {
 
     /// Discards the token, so that the next call requests another one. Waits for a running request.
     pub fn forget(&self) {
-        *self.kept() = None;
+        *self.cached() = None;
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Token>> {
+    fn cached(&self) -> MutexGuard<'_, Option<Token>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, said: &str) -> GitError {
+    fn failed(&self, message: &str) -> GitError {
         GitError::Token {
             api: self.api.clone(),
-            said: one_line(said),
+            message: one_line(message),
         }
     }
 

@@ -157,7 +157,7 @@ impl Store {
     }
 
     /// Removes the leftovers of a killed download. Replaces the reservation by the size on disk.
-    pub(super) fn settle(&self) -> Result<(), GitError> {
+    pub(super) fn clean_up(&self) -> Result<(), GitError> {
         let mut bytes = 0;
         for (path, size) in pleach_files::sizes_below(self.path())? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -191,9 +191,9 @@ mod tests {
         assert_eq!(a.promise(1000), 1000);
         assert_eq!(budget.used(), 1000);
         assert_eq!(b.promise(u64::MAX), ((1 << 20) - 1000) / 2);
-        a.settle().unwrap();
+        a.clean_up().unwrap();
         write(&b, "objects/pack/pack-1.pack", 2000);
-        b.settle().unwrap();
+        b.clean_up().unwrap();
         let used = budget.used();
         assert!((2000..200_000).contains(&used), "{used}");
         drop(b);
@@ -207,19 +207,19 @@ mod tests {
         let budget = Budget::of(1 << 20);
         let store = Store::make(&budget).unwrap();
         write(&store, "objects/pack/pack-0.pack", 200_000);
-        store.settle().unwrap();
+        store.clean_up().unwrap();
         assert!(!store.is_worn());
         store.note_complete();
         write(&store, "objects/pack/pack-1.pack", 50_000);
-        store.settle().unwrap();
+        store.clean_up().unwrap();
         assert!(!store.is_worn());
         write(&store, "objects/pack/pack-2.pack", 150_000);
-        store.settle().unwrap();
+        store.clean_up().unwrap();
         assert!(store.is_worn());
         // Without space for another copy, the store is not replaced.
         let other = Store::make(&budget).unwrap();
         write(&other, "objects/pack/pack-3.pack", 1 << 20);
-        other.settle().unwrap();
+        other.clean_up().unwrap();
         assert!(!store.is_worn() && !other.is_worn());
     }
 
@@ -227,11 +227,11 @@ mod tests {
     fn the_leftovers_of_a_killed_download_are_removed() {
         let budget = Budget::of(1 << 20);
         let store = Store::make(&budget).unwrap();
-        store.settle().unwrap();
+        store.clean_up().unwrap();
         let before = budget.used();
         write(&store, "objects/pack/pack_git2_4711", 5000);
         write(&store, "refs/heads/main.lock", 10);
-        store.settle().unwrap();
+        store.clean_up().unwrap();
         assert_eq!(budget.used(), before);
         assert!(!store.path().join("refs/heads/main.lock").exists());
     }

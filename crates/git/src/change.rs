@@ -166,7 +166,7 @@ impl ChangeMirror {
         let peer = self.remote.peer(from)?;
         let fetched = self.download(carrier, (store, &peer), (&base, &base), largest)?;
         if let Err(mut failed) = fetched {
-            failed.error.said = format!("branch {}: {}", change.branch, failed.error.said);
+            failed.error.message = format!("branch {}: {}", change.branch, failed.error.message);
             return Ok(Err(failed));
         }
         if *is_new {
@@ -202,8 +202,8 @@ impl ChangeMirror {
             background: true,
         };
         let order = Fetch::download(peer.clone(), store.path().to_owned(), download);
-        let received = self.remote.carry(carrier, &order);
-        store.settle()?;
+        let received = self.remote.receive_by(carrier, &order);
+        store.clean_up()?;
         Ok(received.map(drop).map_err(|error| Failed {
             is_short: largest < most && error.failure == Failure::TooLarge,
             error,
@@ -219,7 +219,7 @@ impl ChangeMirror {
         // A later attempt can succeed once previous copies are removed.
         let is_final = error.failure == Failure::TooLarge && (!is_short || store.is_alone());
         if is_short {
-            error.said.push_str(SHORT);
+            error.message.push_str(SHORT);
         }
         let error = error.of(&self.remote.url);
         if !is_final {

@@ -12,7 +12,7 @@ use git2::{ErrorClass, Repository};
 use serde::{Deserialize, Serialize};
 
 use super::remote::{Credentials, Exceeded, Session, register_transports};
-use super::{GitError, said, without_credentials};
+use super::{GitError, message, without_credentials};
 use pleach_files::sandbox::{self, SandboxError, Work};
 
 /// Refspec without a match. Fetching it lists the branches and downloads nothing.
@@ -75,21 +75,22 @@ pub enum Failure {
 
 /// Failure of a fetch request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{said}")]
+#[error("{message}")]
 #[serde(rename_all = "camelCase")]
 pub struct FetchError {
     /// Kind of failure.
     pub failure: Failure,
     /// Reason, on one line.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
 }
 
 impl FetchError {
     /// Creates a temporary failure.
-    pub fn passing(said: impl Into<String>) -> Self {
+    pub fn passing(message: impl Into<String>) -> Self {
         Self {
             failure: Failure::Passing,
-            said: said.into(),
+            message: message.into(),
         }
     }
 
@@ -105,7 +106,7 @@ impl FetchError {
     pub(super) fn of(self, url: &str) -> GitError {
         GitError::Fetch {
             url: without_credentials(url),
-            said: self.said,
+            message: self.message,
         }
     }
 }
@@ -204,7 +205,7 @@ impl Fetch {
     /// Executes the request in this process. Blocks, and needs memory in proportion to the pack.
     pub fn execute(&self) -> Result<Received, FetchError> {
         register_transports();
-        let passing = |error: git2::Error| FetchError::passing(said(&error));
+        let passing = |error: git2::Error| FetchError::passing(message(&error));
         let repository = Repository::open_bare(&self.folder).map_err(passing)?;
         let mut remote = repository.remote_anonymous(&self.from).map_err(passing)?;
         let session = Session::open(
@@ -229,7 +230,7 @@ impl Fetch {
             };
             return Err(FetchError {
                 failure,
-                said: said(&error),
+                message: message(&error),
             });
         }
         if !is_list {

@@ -2,10 +2,10 @@
 //! checkout. [`write`] adds commits to a branch, [`mirror`] copies remote repositories.
 
 pub mod app;
+pub mod branch_history;
 pub mod budget;
 pub mod change;
 pub mod fetch;
-pub mod former;
 mod history;
 mod https;
 pub mod mirror;
@@ -181,28 +181,28 @@ pub enum GitError {
         after: std::time::Duration,
     },
     /// git failed.
-    #[error("git did not {what}: {said}")]
+    #[error("git did not {what}: {message}")]
     Program {
         /// Operation.
         what: &'static str,
         /// Output of git.
-        said: String,
+        message: String,
     },
     /// A GitHub App got no token.
-    #[error("failed to get a token from {api}: {said}")]
+    #[error("failed to get a token from {api}: {message}")]
     Token {
         /// API that was asked.
         api: String,
         /// Reason, without a token or key.
-        said: String,
+        message: String,
     },
     /// A remote repository could not be fetched.
-    #[error("failed to fetch {url}: {said}")]
+    #[error("failed to fetch {url}: {message}")]
     Fetch {
         /// Its URL, without credentials.
         url: String,
         /// Reason.
-        said: String,
+        message: String,
     },
     /// The state of the working tree could not be read.
     #[error("failed to compare {} with its commit", path.display())]
@@ -447,7 +447,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 /// Formats the error of a fetch on one line. It can contain server text of any length.
-fn said(error: &git2::Error) -> String {
+fn message(error: &git2::Error) -> String {
     let text = without_credentials(error.message());
     let line = text
         .chars()
@@ -459,7 +459,7 @@ fn said(error: &git2::Error) -> String {
 fn unfetched(url: &str, error: &git2::Error) -> GitError {
     GitError::Fetch {
         url: without_credentials(url),
-        said: said(error),
+        message: message(error),
     }
 }
 
@@ -500,12 +500,12 @@ mod tests {
 
     #[test]
     fn words_of_a_server_are_one_line_that_can_be_read() {
-        let said = format!("remote error: \x1b[31mno\n{}", "x".repeat(60_000));
-        let error = git2::Error::from_str(&said);
-        let told = unfetched("https://ann:secret@example.org/fleet", &error).to_string();
+        let message = format!("remote error: \x1b[31mno\n{}", "x".repeat(60_000));
+        let error = git2::Error::from_str(&message);
+        let shown = unfetched("https://ann:secret@example.org/fleet", &error).to_string();
         let start = "failed to fetch https://\u{2026}@example.org/fleet: remote error:  [31mno xxx";
-        assert!(told.starts_with(start), "{told}");
-        assert!(told.chars().count() < 1100 && !told.contains(char::is_control));
+        assert!(shown.starts_with(start), "{shown}");
+        assert!(shown.chars().count() < 1100 && !shown.contains(char::is_control));
     }
 
     #[test]

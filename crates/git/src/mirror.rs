@@ -20,7 +20,7 @@ use super::signature::Signatures;
 use super::{GitError, GitTree, unfetched};
 
 /// How long one call fetches branches one by one.
-const IN_TURN: Duration = Duration::from_mins(1);
+const SEQUENTIAL: Duration = Duration::from_mins(1);
 /// Delay before a commit that exceeded its limits is fetched again.
 const AGAIN: Duration = Duration::from_mins(30);
 
@@ -57,7 +57,7 @@ pub struct Mirror {
     reader: Option<Reader>,
     downloads: u32,
     /// Whether to fetch branches one by one, because one of them exceeds its limits.
-    in_turn: bool,
+    is_sequential: bool,
     /// Branches that exceed their limits.
     beyond: BTreeMap<String, Beyond>,
 }
@@ -116,21 +116,21 @@ impl Mirror {
             limits,
             reader: None,
             downloads: 0,
-            in_turn: false,
+            is_sequential: false,
             beyond: BTreeMap::new(),
         }
     }
 
     /// Fetches the requested branches, from this process.
-    pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
-        self.fetch_by(&Fetch::execute, is_wanted)
+    pub fn fetch(&mut self, is_selected: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
+        self.fetch_by(&Fetch::execute, is_selected)
     }
 
     /// Fetches the requested branches with an executor.
     pub fn fetch_by(
         &mut self,
         carrier: &Carrier<'_>,
-        is_wanted: impl Fn(&str) -> bool,
+        is_selected: impl Fn(&str) -> bool,
     ) -> Result<Fetched, GitError> {
         // The temporary folder could have been cleaned up.
         let is_gone = |reader: &Reader| Repository::open_bare(reader.store.path()).is_err();
@@ -154,12 +154,12 @@ impl Mirror {
         let folder = reader.store.path();
         let peer = self.remote.peer(&from)?;
         let listing = Fetch::list(peer.clone(), folder.to_owned(), self.limits.time);
-        let listed = self.remote.carry(carrier, &listing);
+        let listed = self.remote.receive_by(carrier, &listing);
         let listed = listed.map_err(|error| error.of(&self.remote.url))?;
         let there: BTreeMap<&String, &String> = listed
             .branches
             .iter()
-            .filter(|(branch, _)| is_wanted(branch))
+            .filter(|(branch, _)| is_selected(branch))
             .collect();
         let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
         let repository = Repository::open_bare(folder).map_err(failed)?;
@@ -168,9 +168,9 @@ impl Mirror {
             .filter(|(branch, commit)| local(&repository, branch).as_ref() != Some(**commit))
             .map(|(branch, commit)| (branch.as_str(), commit.as_str()))
             .collect();
-        let was_in_turn = self.in_turn;
+        let was_sequential = self.is_sequential;
         let behind = self.download((carrier, peer), &reader.store, &missing)?;
-        if self.reader.is_none() || was_in_turn {
+        if self.reader.is_none() || was_sequential {
             reader.store.note_complete();
             self.reader = Some(reader.clone());
         }
@@ -215,19 +215,19 @@ impl Mirror {
             .iter()
             .map(|(branch, beyond)| (branch.clone(), beyond.why.clone()))
             .collect();
-        let wanted = missing.keys().copied();
-        let wanted: Vec<&str> = wanted
+        let branches = missing.keys().copied();
+        let branches: Vec<&str> = branches
             .filter(|branch| !behind.contains_key(*branch))
             .collect();
-        if wanted.is_empty() {
-            self.in_turn = false;
+        if branches.is_empty() {
+            self.is_sequential = false;
             return Ok(behind);
         }
         self.downloads += 1;
-        if !self.in_turn && wanted.len() > 1 {
-            let fetched = self.receive((carrier, peer), store, &wanted)?;
+        if !self.is_sequential && branches.len() > 1 {
+            let fetched = self.receive((carrier, peer), store, &branches)?;
             // Fetch one by one next time. The caller receives the reason.
-            self.in_turn = fetched.as_ref().is_err_and(FetchError::is_beyond);
+            self.is_sequential = fetched.as_ref().is_err_and(FetchError::is_beyond);
             return match fetched {
                 Ok(()) => Ok(behind),
                 Err(error) => Err(error.of(&self.remote.url)),
@@ -237,8 +237,8 @@ impl Mirror {
         let from = peer.from.clone();
         let mut peer = Some(peer);
         let mut is_postponed = false;
-        let until = Instant::now() + IN_TURN;
-        for branch in wanted {
+        let until = Instant::now() + SEQUENTIAL;
+        for branch in branches {
             if Instant::now() > until {
                 let why = "other branches are fetched first, one by one";
                 behind.insert(branch.to_owned(), why.to_owned());
@@ -267,7 +267,7 @@ impl Mirror {
             self.beyond.insert(branch.to_owned(), beyond);
         }
         // From now on, skip branches that exceed their limits.
-        self.in_turn = is_postponed;
+        self.is_sequential = is_postponed;
         Ok(behind)
     }
 
@@ -289,13 +289,13 @@ impl Mirror {
             background: false,
         };
         let order = Fetch::download(peer, store.path().to_owned(), download);
-        let received = self.remote.carry(carrier, &order);
-        store.settle()?;
+        let received = self.remote.receive_by(carrier, &order);
+        store.clean_up()?;
         Ok(match received {
             Ok(_) => Ok(()),
             Err(mut error) => {
                 if error.failure == Failure::TooLarge && largest < self.limits.download {
-                    error.said.push_str(SHORT);
+                    error.message.push_str(SHORT);
                 }
                 Err(error)
             }

@@ -12,7 +12,7 @@ use super::GitError;
 /// Time-out of a program that only computes.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Poll interval for the end of a program.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 /// Maximum retained output, in bytes.
 const LARGEST: u64 = 64 * 1024;
 
@@ -40,7 +40,7 @@ pub(super) fn program(name: &str, home: &Path) -> Command {
 pub(super) struct Ended {
     pub(super) is_content: bool,
     /// stdout, then stderr.
-    pub(super) said: String,
+    pub(super) output: String,
 }
 
 /// Runs a program until it ends.
@@ -69,28 +69,28 @@ pub(super) fn run(
                 // Its children could keep the pipes open for longer.
                 return Err(GitError::TimedOut { what, after: LIMIT });
             }
-            None => std::thread::sleep(LOOK),
+            None => std::thread::sleep(POLL),
         }
     };
-    let mut said = String::new();
+    let mut output = String::new();
     for reader in readers.into_iter().flatten() {
         let bytes = reader.join().unwrap_or_default();
-        said.push_str(&String::from_utf8_lossy(&bytes));
+        output.push_str(&String::from_utf8_lossy(&bytes));
     }
     Ok(Ended {
         is_content: status.success(),
-        said,
+        output,
     })
 }
 
 /// Reads a pipe to the end and retains only the start.
 pub(super) fn listen(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
-        let mut kept = Vec::new();
+        let mut content = Vec::new();
         // Treat unreadable output as missing.
-        let _end = pipe.by_ref().take(LARGEST).read_to_end(&mut kept);
+        let _end = pipe.by_ref().take(LARGEST).read_to_end(&mut content);
         let _rest = io::copy(&mut pipe, &mut io::sink());
-        kept
+        content
     })
 }
 
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn programs_know_nothing_of_the_user() {
         let home = tempfile::tempdir().unwrap();
-        let said = run(&mut program("env", home.path()), "env", "tell").unwrap();
-        assert!(said.is_content);
-        let mut names: Vec<&str> = said
-            .said
+        let output = run(&mut program("env", home.path()), "env", "tell").unwrap();
+        assert!(output.is_content);
+        let mut names: Vec<&str> = output
+            .output
             .lines()
             .filter_map(|line| Some(line.split_once('=')?.0))
             .filter(|name| *name != "PATH")
@@ -134,7 +134,7 @@ mod tests {
         let mut command = program("seq", home.path());
         let ended = run(command.arg("100000"), "seq", "count").unwrap();
         assert!(ended.is_content);
-        assert_eq!(ended.said.len() as u64, LARGEST);
+        assert_eq!(ended.output.len() as u64, LARGEST);
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Remote {
     }
 
     /// Executes a fetch request. Discards cached credentials that the server rejected.
-    pub(super) fn carry(
+    pub(super) fn receive_by(
         &self,
         carrier: &Carrier<'_>,
         order: &Fetch,
@@ -282,9 +282,9 @@ impl Session {
             } else {
                 None
             };
-            let goes_on = exceeded.is_none();
+            let is_within = exceeded.is_none();
             *self.exceeded.borrow_mut() = exceeded;
-            goes_on
+            is_within
         });
         let mut options = FetchOptions::new();
         options

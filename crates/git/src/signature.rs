@@ -107,8 +107,8 @@ impl Signatures {
             Distrust::Unknown { by } => {
                 format!("it is signed with {by}, which is not among the keys of {file}")
             }
-            Distrust::Wrong { by, said } => {
-                format!("its signature with {by} is not valid: {said}")
+            Distrust::Wrong { by, reason } => {
+                format!("its signature with {by} is not valid: {reason}")
             }
         }
     }
@@ -122,7 +122,7 @@ enum Distrust {
     /// The key is not among the trusted keys.
     Unknown { by: String },
     /// The signature is invalid, or the trusted key is expired or revoked.
-    Wrong { by: String, said: String },
+    Wrong { by: String, reason: String },
 }
 
 fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Distrust>, GitError> {
@@ -192,7 +192,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
     let gpg = |word: &str| {
         let start = format!("[GNUPG:] {word} ");
         let line = ended
-            .said
+            .output
             .lines()
             .find_map(|line| line.strip_prefix(&start))?;
         Some(one_line(line))
@@ -206,18 +206,18 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
             format!("OpenPGP key {id} ({name})")
         }
     };
-    let wrong = |line: &str, said: &str| Distrust::Wrong {
+    let wrong = |line: &str, reason: &str| Distrust::Wrong {
         by: by_key(line),
-        said: said.to_owned(),
+        reason: reason.to_owned(),
     };
-    for (word, said) in [
+    for (word, reason) in [
         ("BADSIG", "the signature does not match the commit"),
         ("EXPKEYSIG", "the key has expired"),
         ("REVKEYSIG", "the key is revoked"),
         ("EXPSIG", "the signature has expired"),
     ] {
         if let Some(line) = gpg(word) {
-            return Err(wrong(&line, said));
+            return Err(wrong(&line, reason));
         }
     }
     if let Some(line) = gpg("ERRSIG") {
@@ -229,7 +229,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
         });
     }
     // `Good "git" signature with ED25519 key SHA256:…` without a matching signer.
-    let good = ended.said.lines().find_map(|line| {
+    let good = ended.output.lines().find_map(|line| {
         let (_, key) = line
             .strip_prefix("Good \"git\" signature ")?
             .split_once("with ")?;
@@ -239,7 +239,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
         Some(by) => Distrust::Unknown { by },
         None => Distrust::Wrong {
             by: "an unknown key".to_owned(),
-            said: one_line(ended.said.trim()),
+            reason: one_line(ended.output.trim()),
         },
     })
 }
@@ -256,10 +256,10 @@ mod tests {
         assert_eq!(keyring, format!("{BEGIN}\n\nabc\n{END}\n"));
     }
 
-    fn judged(said: &str) -> Distrust {
+    fn judged(reason: &str) -> Distrust {
         judgement(&Ended {
             is_content: false,
-            said: said.to_owned(),
+            reason: reason.to_owned(),
         })
         .unwrap_err()
     }
@@ -275,9 +275,9 @@ mod tests {
             judged("[GNUPG:] ERRSIG 0123 22 8 00 1 9 -\n[GNUPG:] NO_PUBKEY 0123\n"),
             unknown("OpenPGP key 0123")
         );
-        let wrong = |by: &str, said: &str| Distrust::Wrong {
+        let wrong = |by: &str, reason: &str| Distrust::Wrong {
             by: by.to_owned(),
-            said: said.to_owned(),
+            reason: reason.to_owned(),
         };
         assert_eq!(
             judged("[GNUPG:] BADSIG 0123 Ann <ann@example.org>\n"),

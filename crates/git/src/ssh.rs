@@ -73,7 +73,7 @@ pub(super) struct Call {
     /// Time-out, for messages.
     time: Duration,
     /// Output of `ssh` on the last connection.
-    said: Mutex<String>,
+    message: Mutex<String>,
     /// Reason for the abort of the last connection.
     given_up: Mutex<Option<String>>,
 }
@@ -98,7 +98,7 @@ impl Call {
             folder,
             deadline,
             time,
-            said: Mutex::default(),
+            message: Mutex::default(),
             given_up: Mutex::default(),
         }))
     }
@@ -114,7 +114,7 @@ impl Call {
     /// Returns the error of the last connection. `None` if `ssh` reported nothing.
     pub(super) fn complaint(&self) -> Option<String> {
         let given_up = lock(&self.given_up).clone();
-        given_up.or_else(|| self.explain(&lock(&self.said)))
+        given_up.or_else(|| self.explain(&lock(&self.message)))
     }
 
     fn explain(&self, output: &str) -> Option<String> {
@@ -153,7 +153,7 @@ impl Call {
     }
 
     fn connect(self: &Arc<Self>) -> io::Result<Stream> {
-        lock(&self.said).clear();
+        lock(&self.message).clear();
         *lock(&self.given_up) = None;
         let mut command = program("ssh", self.folder.path());
         // With -v, ssh prints the fingerprint of the host key.
@@ -305,14 +305,14 @@ impl Stream {
         let Some(listening) = self.listening.take() else {
             return;
         };
-        let asked = Instant::now();
-        while !listening.is_finished() && asked.elapsed() < LAST_WORDS {
+        let started = Instant::now();
+        while !listening.is_finished() && started.elapsed() < LAST_WORDS {
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(self.child.kill());
         drop(self.child.wait());
-        let said = listening.join().unwrap_or_default();
-        *lock(&self.call.said) = String::from_utf8_lossy(&said).into_owned();
+        let message = listening.join().unwrap_or_default();
+        *lock(&self.call.message) = String::from_utf8_lossy(&message).into_owned();
     }
 }
 
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn only_relevant_lines_of_ssh_are_reported() {
-        let said = "OpenSSH_9.2p1\ndebug1: Connecting\r\nssh: connect to host h port 22: Connection refused\r\n";
+        let message = "OpenSSH_9.2p1\ndebug1: Connecting\r\nssh: connect to host h port 22: Connection refused\r\n";
         assert_eq!(
-            words(said),
+            words(message),
             "ssh: connect to host h port 22: Connection refused"
         );
         assert_eq!(words("debug1: x\n"), "");

@@ -107,24 +107,27 @@ impl GitTree {
         entry.copied().ok_or_else(|| missing(path))
     }
 
-    /// Returns the entries of a folder. Errors name the path `asked`.
-    fn folder(&self, folder: &str, asked: &str) -> Result<Arc<Folder>, TreeError> {
+    /// Returns the entries of a folder. Errors name the path `requested`.
+    fn folder(&self, folder: &str, requested: &str) -> Result<Arc<Folder>, TreeError> {
         if !is_inside(folder) {
-            return Err(unreadable(asked, "it is not a path within the repository"));
+            return Err(unreadable(
+                requested,
+                "it is not a path within the repository",
+            ));
         }
         if let Some(known) = self.folders.borrow().known.get(folder) {
             return Ok(Arc::clone(known));
         }
-        let mut at = self.read_folder("", self.root, asked)?;
-        let ends = folder.match_indices('/').map(|(end, _)| end);
-        let ends = ends.chain((!folder.is_empty()).then_some(folder.len()));
-        for path in ends.map(|end| &folder[..end]) {
+        let mut at = self.read_folder("", self.root, requested)?;
+        let slashes = folder.match_indices('/').map(|(end, _)| end);
+        let slashes = slashes.chain((!folder.is_empty()).then_some(folder.len()));
+        for path in slashes.map(|end| &folder[..end]) {
             let name = path.rsplit('/').next().unwrap_or(path);
-            let entry = *at.get(name.as_bytes()).ok_or_else(|| missing(asked))?;
-            let what = if path == asked { "it" } else { path };
+            let entry = *at.get(name.as_bytes()).ok_or_else(|| missing(requested))?;
+            let what = if path == requested { "it" } else { path };
             match entry.kind {
-                TreeKind::Folder => at = self.read_folder(path, entry.id, asked)?,
-                kind => return Err(no_folder(what, kind, asked)),
+                TreeKind::Folder => at = self.read_folder(path, entry.id, requested)?,
+                kind => return Err(no_folder(what, kind, requested)),
             }
         }
         Ok(at)
@@ -132,14 +135,14 @@ impl GitTree {
 
     /// Reads a folder or returns it from the cache. libgit2 would read a large folder again for
     /// each name.
-    fn read_folder(&self, path: &str, id: Oid, asked: &str) -> Result<Arc<Folder>, TreeError> {
+    fn read_folder(&self, path: &str, id: Oid, requested: &str) -> Result<Arc<Folder>, TreeError> {
         if let Some(known) = self.folders.borrow().known.get(path) {
             return Ok(Arc::clone(known));
         }
         let tree = self
             .repository
             .find_tree(id)
-            .map_err(|error| failed(asked, &error))?;
+            .map_err(|error| failed(requested, &error))?;
         let entries = tree.iter().map(|entry| {
             let kind = match entry.kind() {
                 Some(ObjectType::Tree) => TreeKind::Folder,
@@ -166,17 +169,17 @@ impl GitTree {
 }
 
 /// Returns the error for a path that should be a folder but is not.
-fn no_folder(what: &str, kind: TreeKind, asked: &str) -> TreeError {
+fn no_folder(what: &str, kind: TreeKind, requested: &str) -> TreeError {
     match kind {
         TreeKind::Link => unreadable(
-            asked,
+            requested,
             format!("{what} is a symbolic link, and links are not followed"),
         ),
         TreeKind::Submodule => unreadable(
-            asked,
+            requested,
             format!("{what} is a submodule, and submodules are not entered"),
         ),
-        TreeKind::File | TreeKind::Folder => missing(asked),
+        TreeKind::File | TreeKind::Folder => missing(requested),
     }
 }
 

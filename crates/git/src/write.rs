@@ -239,8 +239,8 @@ impl Branch {
         let to = format!("HEAD:{}", upstream.branch);
         let arguments = ["push", "--quiet", &upstream.remote, &to].map(str::to_owned);
         match self.git("push", &arguments, None, &[]).await {
-            Err(GitError::Program { said, .. })
-                if said.contains("[rejected]") || said.contains("non-fast-forward") =>
+            Err(GitError::Program { message, .. })
+                if message.contains("[rejected]") || message.contains("non-fast-forward") =>
             {
                 Err(GitError::Rejected {
                     branch: self.name.clone(),
@@ -299,10 +299,10 @@ impl Branch {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = [output.stderr, output.stdout].concat();
+        let message = [output.stderr, output.stdout].concat();
         Err(GitError::Program {
             what,
-            said: without_credentials(String::from_utf8_lossy(&said).trim()),
+            message: without_credentials(String::from_utf8_lossy(&message).trim()),
         })
     }
 }

@@ -193,7 +193,7 @@ fn marked<'a>(schema: &'a Value, values: &'a Value) -> Vec<&'a Value> {
         seen: HashSet::new(),
         open: Vec::new(),
     };
-    walk.look_at(schema, values);
+    walk.visit(schema, values);
     let mut marked = Vec::new();
     while let Some((keywords, value)) = walk.open.pop() {
         if keywords.get("writeOnly") == Some(&Value::Bool(true)) {
@@ -213,7 +213,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn look_at(&mut self, schema: &'a Value, value: &'a Value) {
+    fn visit(&mut self, schema: &'a Value, value: &'a Value) {
         let Value::Object(keywords) = schema else {
             return;
         };
@@ -230,24 +230,24 @@ impl<'a> Walk<'a> {
                     let root = self.root;
                     let pointer = part.as_str().and_then(|text| text.strip_prefix('#'));
                     if let Some(target) = pointer.and_then(|at| root.pointer(at)) {
-                        self.look_at(target, value);
+                        self.visit(target, value);
                     }
                 }
                 "allOf" | "anyOf" | "oneOf" => {
                     for one in part.as_array().into_iter().flatten() {
-                        self.look_at(one, value);
+                        self.visit(one, value);
                     }
                 }
-                "if" | "then" | "else" => self.look_at(part, value),
+                "if" | "then" | "else" => self.visit(part, value),
                 "dependentSchemas" => {
                     for (_, one) in part.as_object().into_iter().flatten() {
-                        self.look_at(one, value);
+                        self.visit(one, value);
                     }
                 }
                 "properties" => {
                     for (key, schema) in part.as_object().into_iter().flatten() {
                         if let Some(child) = value.get(key) {
-                            self.look_at(schema, child);
+                            self.visit(schema, child);
                         }
                     }
                 }
@@ -267,7 +267,7 @@ impl<'a> Walk<'a> {
                     };
                     for schema in schemas {
                         for item in value.as_array().into_iter().flatten() {
-                            self.look_at(schema, item);
+                            self.visit(schema, item);
                         }
                     }
                 }
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
     fn children(&mut self, schema: &'a Value, value: &'a Value, named: Option<&Value>) {
         for (key, child) in value.as_object().into_iter().flatten() {
             if named.is_none_or(|named| named.get(key).is_none()) {
-                self.look_at(schema, child);
+                self.visit(schema, child);
             }
         }
     }

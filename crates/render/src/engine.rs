@@ -106,7 +106,7 @@ pub(super) struct Engine {
     env: Environment<'static>,
     library: Library,
     context: Value,
-    asked: Arc<Mutex<BTreeSet<String>>>,
+    requested: Arc<Mutex<BTreeSet<String>>>,
     values_files: Vec<String>,
 }
 
@@ -116,24 +116,24 @@ impl Engine {
         environment: &ResolvedEnvironment,
         release: &ResolvedRelease,
     ) -> Self {
-        let asked = Arc::default();
+        let requested = Arc::default();
         Self {
-            env: sandbox(library, &asked),
+            env: sandbox(library, &requested),
             library: library.clone(),
             context: context(environment, release),
-            asked,
+            requested,
             values_files: release.values.files.clone(),
         }
     }
 
     /// Creates an engine for a single message, with its own context and without shared files.
     pub(super) fn of_message(context: &serde_json::Value) -> Self {
-        let (library, asked) = (Library::default(), Arc::default());
+        let (library, requested) = (Library::default(), Arc::default());
         Self {
-            env: sandbox(&library, &asked),
+            env: sandbox(&library, &requested),
             library,
             context: Value::from(Serde(context)),
-            asked,
+            requested,
             values_files: Vec::new(),
         }
     }
@@ -146,8 +146,8 @@ impl Engine {
     }
 
     /// Returns the requested files under `templates/`, including missing ones.
-    pub(super) fn asked(&self) -> BTreeSet<String> {
-        self.asked
+    pub(super) fn requested(&self) -> BTreeSet<String> {
+        self.requested
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -244,7 +244,7 @@ impl Engine {
     }
 }
 
-fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environment<'static> {
+fn sandbox(library: &Library, requested: &Arc<Mutex<BTreeSet<String>>>) -> Environment<'static> {
     let mut env = Environment::new();
     // Debug mode copies the values of variables into errors. It is on by default in debug builds.
     env.set_debug(false);
@@ -266,7 +266,7 @@ fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environme
     filters::install(&mut env);
     env.set_path_join_callback(|name, _| format!("{TEMPLATES}/{name}").into());
     let library = library.clone();
-    let asked = Arc::clone(asked);
+    let requested = Arc::clone(requested);
     env.set_loader(move |path| {
         let leaves = path.contains('\\')
             || path
@@ -278,7 +278,7 @@ fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environme
                 "imports are paths below templates/ without `.`, `..` and a leading `/`",
             ));
         }
-        asked
+        requested
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(path.to_owned());
@@ -354,7 +354,7 @@ fn code(error: &Error) -> &'static str {
 fn describe(error: &Error, source: Option<&str>, expression: Option<&str>) -> String {
     let detail = error
         .detail()
-        .filter(|detail| says_no_value(detail, source));
+        .filter(|detail| is_missing_value(detail, source));
     let what = match error.kind() {
         ErrorKind::UndefinedError => "undefined value".to_owned(),
         ErrorKind::OutOfFuel => format!("the template needs more than {FUEL} instructions"),
@@ -382,7 +382,7 @@ fn describe(error: &Error, source: Option<&str>, expression: Option<&str>) -> St
 
 /// Returns whether a detail of MiniJinja can be quoted. Details can contain operands, or template
 /// and argument names that come from values. Names must therefore occur in the source.
-fn says_no_value(detail: &str, source: Option<&str>) -> bool {
+fn is_missing_value(detail: &str, source: Option<&str>) -> bool {
     if detail.starts_with("unable to calculate") || detail.starts_with("failed to sort") {
         return false;
     }

@@ -32,8 +32,8 @@ pub(super) fn name_by_content(value: &mut Value) -> bool {
         return false;
     }
     let content = Digest::of(&canonical_json(value)).short();
-    let room = JOB_NAME_LENGTH - content.len();
-    let start: String = start.chars().take(room).collect();
+    let available = JOB_NAME_LENGTH - content.len();
+    let start: String = start.chars().take(available).collect();
     if let Some(metadata) = value["metadata"].as_object_mut() {
         metadata.shift_remove("generateName");
         metadata.insert("name".to_owned(), format!("{start}{content}").into());
@@ -50,7 +50,7 @@ pub(super) struct Unnamed {
 impl Unnamed {
     /// Replaces `generateName` by an equal `name` until patches have run. `None` if the object has
     /// a name.
-    pub(super) fn stand_in(value: &mut Value) -> Option<Self> {
+    pub(super) fn set_placeholder(value: &mut Value) -> Option<Self> {
         let metadata = value.get_mut("metadata")?.as_object_mut()?;
         if metadata.get("name").is_some_and(|name| !name.is_null()) {
             return None;

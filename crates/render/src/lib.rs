@@ -323,23 +323,23 @@ impl<'a> Started<'a> {
 /// are notes.
 fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
     let mut first: HashMap<&ObjectId, &Manifest> = HashMap::with_capacity(manifests.len());
-    let mut kept = Vec::with_capacity(manifests.len());
+    let mut is_retained = Vec::with_capacity(manifests.len());
     for manifest in &manifests {
         match first.entry(manifest.id()) {
             Entry::Vacant(entry) => {
                 entry.insert(manifest);
-                kept.push(true);
+                is_retained.push(true);
             }
             Entry::Occupied(entry) => {
                 findings.push(twice(manifest, entry.get()));
-                kept.push(false);
+                is_retained.push(false);
             }
         }
     }
     manifests
         .into_iter()
-        .zip(kept)
-        .filter_map(|(manifest, kept)| kept.then_some(manifest))
+        .zip(is_retained)
+        .filter_map(|(manifest, is_retained)| is_retained.then_some(manifest))
         .collect()
 }
 

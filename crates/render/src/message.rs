@@ -39,13 +39,13 @@ mod tests {
     #[test]
     fn a_message_has_the_limits_of_templates() {
         let context = json!({"release": "web", "message": "a \"b\"\nc"});
-        let said = message(
+        let rendered = message(
             "m",
             "{\"text\": {{ (release ~ ': ' ~ message) | tojson }}}",
             &context,
         );
-        let said: Value = serde_json::from_str(&said.unwrap()).unwrap();
-        assert_eq!(said["text"], "web: a \"b\"\nc");
+        let rendered: Value = serde_json::from_str(&rendered.unwrap()).unwrap();
+        assert_eq!(rendered["text"], "web: a \"b\"\nc");
         for refused in [
             "{% include 'a.j2' %}",
             "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",

@@ -118,7 +118,7 @@ impl<'a> Work<'a> {
     /// Returns whether these objects do not depend on other files.
     pub(super) fn can_start(&self, objects: &[Written], kinds: &Kinds<'_>) -> bool {
         // A patch can change an object's kind.
-        self.patches.is_empty() && objects.iter().all(|object| kinds.is_settled(object))
+        self.patches.is_empty() && objects.iter().all(|object| kinds.is_builtin(object))
     }
 
     /// Converts the objects of a file to manifests.
@@ -218,9 +218,9 @@ impl Pass<'_> {
         let unnamed = if self.work.patches.is_empty() {
             None
         } else {
-            Unnamed::stand_in(&mut value)
+            Unnamed::set_placeholder(&mut value)
         };
-        let mut draft = self.settle(value, place, unnamed.is_some())?;
+        let mut draft = self.finish(value, place, unnamed.is_some())?;
         if let Some(unnamed) = unnamed {
             unnamed.restore(&mut draft.value);
             draft.is_unnamed = true;
@@ -228,7 +228,7 @@ impl Pass<'_> {
         Some(draft)
     }
 
-    fn settle(&mut self, mut value: Value, place: Place, is_beginning: bool) -> Option<Draft> {
+    fn finish(&mut self, mut value: Value, place: Place, is_beginning: bool) -> Option<Draft> {
         if let Err(finding) = self.verify(&mut value, &place) {
             self.outcome.findings.push(*finding);
             return None;
@@ -406,7 +406,7 @@ impl Pass<'_> {
                 }
             }
             if changed {
-                patched.extend(self.settle(draft.value, draft.place, false));
+                patched.extend(self.finish(draft.value, draft.place, false));
             } else {
                 patched.push(draft);
             }

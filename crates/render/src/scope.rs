@@ -69,7 +69,7 @@ impl<'a> Kinds<'a> {
     }
 
     /// Returns whether an object has a built-in kind, independent of CRDs, and is not a CRD itself.
-    pub(super) fn is_settled(&self, object: &Written) -> bool {
+    pub(super) fn is_builtin(&self, object: &Written) -> bool {
         let gvk = gvk(object);
         let kind = gvk.group_kind();
         self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_crd(&kind)

@@ -214,7 +214,7 @@ impl<'a> Loader<'a> {
             })
             .collect();
         if let Some(engine) = engine {
-            inputs.extend(engine.asked());
+            inputs.extend(engine.requested());
         }
         collect(files, inputs)
     }

@@ -39,7 +39,7 @@ fn map(
         Some(Value::Object(fields)) => fields,
         _ => Map::new(),
     };
-    let orders = orders(&fields, change);
+    let orderings = orderings(&fields, change);
     if let Some(Value::Array(keys)) = change.get("$retainKeys") {
         fields.retain(|field, _| keys.iter().any(|key| key == field));
     }
@@ -61,7 +61,7 @@ fn map(
             None => fields.shift_remove(key),
         };
     }
-    for order in orders {
+    for order in orderings {
         let below = schema.and_then(|schema| schema.field(order.field));
         if let Some(Value::Array(items)) = fields.get_mut(order.field) {
             *items = order.of(std::mem::take(items), below);
@@ -79,7 +79,7 @@ struct Order<'a> {
     previous: Vec<Value>,
 }
 
-fn orders<'a>(fields: &Map<String, Value>, change: &'a Map<String, Value>) -> Vec<Order<'a>> {
+fn orderings<'a>(fields: &Map<String, Value>, change: &'a Map<String, Value>) -> Vec<Order<'a>> {
     let declared = change.iter().filter_map(|(key, declared)| {
         let field = key.strip_prefix("$setElementOrder/")?;
         Some((field, declared.as_array()?))
@@ -292,11 +292,11 @@ mod tests {
         json!({"$setElementOrder/containers": [{"name": "a"}]}),
         json!({"hostNetwork": true}))]
     fn pods_are_merged_by_their_keys(
-        #[case] former: Value,
+        #[case] previous: Value,
         #[case] patch: Value,
         #[case] expected: Value,
     ) {
-        let found = patched("apps/v1/Deployment", &pod(&former), &pod(&patch));
+        let found = patched("apps/v1/Deployment", &pod(&previous), &pod(&patch));
         assert_eq!(found, pod(&expected));
     }
 

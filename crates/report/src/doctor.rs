@@ -35,7 +35,7 @@ use pleach_state::inventory::{Inventory, ReleaseSummary};
 
 pub use absence::{Workload, missing_controllers, waits_for_controller};
 pub use deletions::Refusal;
-pub use gate::{Gate, Holding};
+pub use gate::{Gate, LeaseState};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Crd, Registered, Role, Rule, Webhook};
 pub use standing::Standing;

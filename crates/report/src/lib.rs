@@ -6,7 +6,7 @@
 
 pub mod audit;
 pub mod doctor;
-pub mod ending;
+pub mod finalizers;
 pub mod labels;
 pub mod markdown;
 pub mod preview;

@@ -42,10 +42,10 @@ const LINE: usize = 1_000;
 
 /// Renders an object with its hunks, collapsed under its name.
 ///
-/// At most `room` bytes of lines are rendered. The fence is longer than any run of backticks in the
-/// text, so that a manifest cannot end it.
-pub fn drawn_object(object: &ObjectDiff, room: usize) -> String {
-    let (body, left_out) = lines(object, room);
+/// At most `limit` bytes of lines are rendered. The fence is longer than any run of backticks in
+/// the text, so that a manifest cannot end it.
+pub fn drawn_object(object: &ObjectDiff, limit: usize) -> String {
+    let (body, left_out) = lines(object, limit);
     let longest = body
         .split(|character| character != '`')
         .map(str::len)
@@ -73,7 +73,7 @@ pub fn drawn_object(object: &ObjectDiff, room: usize) -> String {
 }
 
 /// Returns the first lines of the hunks, and the number of lines left out.
-fn lines(object: &ObjectDiff, room: usize) -> (String, usize) {
+fn lines(object: &ObjectDiff, limit: usize) -> (String, usize) {
     let (mut body, mut left_out) = (String::new(), 0);
     for hunk in &object.hunks {
         let header = clipped(&plain(&hunk.header()), LINE);
@@ -81,7 +81,7 @@ fn lines(object: &ObjectDiff, room: usize) -> (String, usize) {
         for line in &hunk.lines {
             let drawn = format!("{}{}\n", line.tag.sign(), clipped(&plain(&line.text), LINE));
             let before = if is_begun { 0 } else { header.len() + 1 };
-            if left_out > 0 || body.len() + before + drawn.len() > room {
+            if left_out > 0 || body.len() + before + drawn.len() > limit {
                 left_out += 1;
                 continue;
             }

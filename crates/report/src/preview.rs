@@ -11,7 +11,7 @@ pub mod words;
 pub use highlights::{CopyAlong, Relocation, SubjectChange};
 pub use isolation::{AUTOSCALER, NAMESPACE, has_course_of_its_own, may_be_scaled, stays_apart};
 pub use runtime::run_time_objects;
-pub use touched::{Touched, wants_the_same};
+pub use touched::{Touched, have_same_target};
 
 use std::collections::{BTreeMap, BTreeSet};
 

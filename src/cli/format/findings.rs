@@ -129,7 +129,7 @@ mod tests {
         let at = |finding: Finding, file: &str, line| finding.at(Origin::new(file, line));
         vec![
             Finding::error(Kind::Policy, "d", "without a place"),
-            at(Finding::note(Kind::Repository, "a", "said"), "a.yaml", 9),
+            at(Finding::note(Kind::Repository, "a", "text"), "a.yaml", 9),
             at(Finding::warning(Kind::Repository, "b", "odd"), "a.yaml", 10)
                 .on("Deployment.apps/web/web".parse().unwrap())
                 .hint("do\nthat"),
@@ -161,7 +161,7 @@ mod tests {
         check(
             Severity::Note,
             "a.yaml:2: error: wrong\\u{7}\n\
-             a.yaml:9: note: said\n\
+             a.yaml:9: note: text\n\
              a.yaml:10: warning: odd\n  object: Deployment.apps/web/web\n  hint: do\n  that\n\
              b.yaml: error: no line\n\
              error: without a place\n",

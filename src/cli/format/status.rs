@@ -17,7 +17,7 @@ pub(crate) use live::Live;
 
 /// Desired state of an environment in git.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct DeclaredVersions {
     /// Name of the environment.
     pub(crate) environment: String,
     /// Id of the repository.
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
 pub(crate) fn text(
     releases: &[ReleaseSummary],
     target: Option<&Target>,
-    desired: Option<&Wanted>,
+    desired: Option<&DeclaredVersions>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> String {
@@ -77,7 +77,7 @@ pub(crate) fn text(
             let condition = one_line(&format!("{kind}: {reason}: {message}"));
             lines.push(format!("{WARNING}{target}{WARNING:#}: {condition}"));
         }
-        for order in orders(release, now) {
+        for order in user_requests(release, now) {
             let target = release.target();
             lines.push(format!(
                 "{WARNING}{target}{WARNING:#}: {}",
@@ -242,9 +242,9 @@ fn trouble(release: &ReleaseSummary) -> Option<String> {
 }
 
 /// Formats the user requests for a release.
-fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
-    let suspended = release.orders.suspended(now).map(Suspension::words);
-    let sync = release.orders.sync.as_ref().map(|sync| {
+fn user_requests(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
+    let suspended = release.user_requests.suspended(now).map(Suspension::words);
+    let sync = release.user_requests.sync.as_ref().map(|sync| {
         let since = age(sync.at, now);
         if sync.is_stale(now) {
             format!(
@@ -262,9 +262,9 @@ fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     suspended.into_iter().chain(sync).collect()
 }
 
-impl Wanted {
+impl DeclaredVersions {
     /// Returns the selected releases of git.
-    fn asked(&self) -> impl Iterator<Item = &(String, Option<String>)> {
+    fn versions(&self) -> impl Iterator<Item = &(String, Option<String>)> {
         self.releases
             .iter()
             .filter(|(name, _)| self.only.as_ref().is_none_or(|only| only == name))
@@ -322,7 +322,7 @@ impl Wanted {
     }
 
     fn missing(&self, releases: &[ReleaseSummary]) -> Vec<&(String, Option<String>)> {
-        self.asked()
+        self.versions()
             .filter(|(name, _)| !releases.iter().any(|release| release.name.release == *name))
             .collect()
     }
@@ -331,7 +331,7 @@ impl Wanted {
 /// Formats the releases as JSON.
 pub(crate) fn json(
     releases: &[ReleaseSummary],
-    desired: Option<&Wanted>,
+    desired: Option<&DeclaredVersions>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> Value {
@@ -353,7 +353,7 @@ pub(crate) fn json(
 
 fn one(
     release: &ReleaseSummary,
-    desired: Option<&Wanted>,
+    desired: Option<&DeclaredVersions>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> Value {
@@ -367,9 +367,9 @@ fn one(
         "state": release.store,
         "followed": release.followed.as_ref().map(|following| &following.branch),
         "orders": {
-            "suspended": release.orders.suspended(now).is_some(),
-            "suspend": release.orders.suspend,
-            "sync": release.orders.sync,
+            "suspended": release.user_requests.suspended(now).is_some(),
+            "suspend": release.user_requests.suspend,
+            "sync": release.user_requests.sync,
         },
     });
     value["live"] = live

@@ -224,7 +224,7 @@ fn within(version: Option<&str>, path: &str) -> String {
 fn newest_version(
     from: &Path,
     paths: &[String],
-    asked: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<Option<String>, CliError> {
     let folder = |path: &String| path.split_once('/').map(|(folder, _)| folder.to_owned());
     let versions = paths.iter().filter_map(folder);
@@ -243,7 +243,7 @@ fn newest_version(
             from.join(&newest).display()
         )));
     }
-    if let Some(version) = asked {
+    if let Some(version) = requested {
         return Err(CliError::usage(format!(
             "{} has its own version folders, such as {newest}, so it cannot become version {version}",
             from.display()

@@ -25,7 +25,7 @@ impl Chosen {
     }
 
     /// Formats the time of the deployment.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn description(&self) -> String {
         self.deployed
             .map_or_else(String::new, |at| format!(" (deployed {at:.0})"))
     }

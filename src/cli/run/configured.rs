@@ -132,7 +132,7 @@ pub(super) fn from_file(
         metrics: configuration.metrics,
         drift_watch: configuration.drift_watch,
         disk: configuration.disk,
-        told: targets(configuration.notifications, folder),
+        notification_targets: targets(configuration.notifications, folder),
     })
 }
 

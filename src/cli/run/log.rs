@@ -76,11 +76,11 @@ impl Waits {
 
 impl Listeners<'_> {
     /// Listens until the controller has ended.
-    pub(super) async fn listen(mut self, heard: Heard) {
+    pub(super) async fn listen(mut self, received: Heard) {
         let Heard {
             mut events,
             mut syncs,
-        } = heard;
+        } = received;
         loop {
             tokio::select! {
                 Some(event) = events.recv() => self.receive(&event),

@@ -97,7 +97,7 @@ pub(super) async fn from_arguments(
         metrics: None,
         drift_watch: true,
         disk: config::Disk::default(),
-        told: Vec::new(),
+        notification_targets: Vec::new(),
     })
 }
 

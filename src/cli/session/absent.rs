@@ -40,11 +40,11 @@ impl Session {
         let mut is_without_file = false;
         let environment = match pleach_config::outline(&*tree, name, &pleach_version()) {
             Ok(outline) => {
-                let is_wanted = target
+                let is_selected = target
                     .release
                     .as_ref()
                     .is_some_and(|release| outline.releases.contains_key(release));
-                if is_wanted {
+                if is_selected {
                     ui.notice(format!(
                         "note: {} has release {target}: the next apply installs it again",
                         outline.environment.origin.file

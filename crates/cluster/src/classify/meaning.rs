@@ -185,7 +185,7 @@ impl ApiError {
     }
 
     /// Returns the prediction for the object after a failed dry run. `None` if the observation
-    /// itself failed and says nothing about the object.
+    /// itself failed and gives no information about the object.
     pub fn prediction(&self) -> Option<Prediction> {
         Some(match &self.class {
             Class::FieldConflict(fields) => Prediction::Conflict {

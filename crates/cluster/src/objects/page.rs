@@ -29,15 +29,15 @@ pub(super) struct PageMetadata {
 /// Deserializer of a page. Parses each object as a `T` and retains the result of the conversion.
 pub(super) struct Reading<'a, T, U, F> {
     read: &'a F,
-    kept: &'a mut Vec<U>,
+    collected: &'a mut Vec<U>,
     object: PhantomData<T>,
 }
 
 impl<'a, T, U, F: Fn(T) -> U> Reading<'a, T, U, F> {
-    pub(super) fn new(read: &'a F, kept: &'a mut Vec<U>) -> Self {
+    pub(super) fn new(read: &'a F, collected: &'a mut Vec<U>) -> Self {
         Self {
             read,
-            kept,
+            collected,
             object: PhantomData,
         }
     }
@@ -64,7 +64,9 @@ impl<'de, T: Deserialize<'de>, U, F: Fn(T) -> U> Visitor<'de> for Reading<'_, T,
             match field.as_str() {
                 "kind" => kind = Some(fields.next_value()?),
                 "metadata" => metadata = Some(fields.next_value()?),
-                "items" => fields.next_value_seed(Items(Reading::new(self.read, self.kept)))?,
+                "items" => {
+                    fields.next_value_seed(Items(Reading::new(self.read, self.collected)))?
+                }
                 _ => drop(fields.next_value::<IgnoredAny>()?),
             }
         }
@@ -106,9 +108,11 @@ impl<'de, T: Deserialize<'de>, U, F: Fn(T) -> U> Visitor<'de> for Items<'_, T, U
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let Self(Reading { read, kept, .. }) = self;
+        let Self(Reading {
+            read, collected, ..
+        }) = self;
         while let Some(item) = items.next_element()? {
-            kept.push(read(item));
+            collected.push(read(item));
         }
         Ok(())
     }
@@ -131,10 +135,10 @@ mod tests {
     #[case(r#"{"kind":"XList","metadata":{},"items":{}}"#, None)]
     #[case("[]", None)]
     fn objects_are_collected_one_by_one(#[case] text: &str, #[case] expected: Option<Vec<i64>>) {
-        let mut kept = Vec::new();
+        let mut collected = Vec::new();
         let read = |item: Value| item["a"].as_i64().unwrap();
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let page = Reading::new(&read, &mut kept).deserialize(&mut deserializer);
-        assert_eq!(page.is_ok().then_some(kept), expected, "{page:?}");
+        let page = Reading::new(&read, &mut collected).deserialize(&mut deserializer);
+        assert_eq!(page.is_ok().then_some(collected), expected, "{page:?}");
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     #[rstest]
     #[case::nothing(vec![], vec![])]
     #[case::as_written(vec![vec![], vec![], vec![]], vec![0, 1, 2])]
-    #[case::what_is_needed_first(vec![vec![2], vec![0], vec![]], vec![2, 0, 1])]
+    #[case::dependency_first(vec![vec![2], vec![0], vec![]], vec![2, 0, 1])]
     #[case::a_diamond(vec![vec![1, 2], vec![3], vec![3], vec![]], vec![3, 1, 2, 0])]
     fn dependencies_come_first(#[case] needs: Vec<Vec<usize>>, #[case] order: Vec<usize>) {
         assert_eq!(

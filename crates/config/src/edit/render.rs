@@ -48,8 +48,8 @@ impl Text<'_> {
                 let colon = self.after_colon(self.key(entry)?)?;
                 let end = flow::end(self.text, colon)?;
                 let old = &self.text[colon..end];
-                let kept = old.len() - old.trim_end().len();
-                Some(self.with(colon, end - kept, &format!(" {}", flat(to))))
+                let trailing = old.len() - old.trim_end().len();
+                Some(self.with(colon, end - trailing, &format!(" {}", flat(to))))
             }
             (Style::Flow, false) => {
                 let new = format!("{}: {}", in_flow(&json!(key)), flat(to));
@@ -121,8 +121,8 @@ impl Text<'_> {
             let end = flow::end(self.text, self.after_colon(start)?)?;
             let before = self.text[..start].trim_end();
             let before = before.strip_suffix(',').unwrap_or(before);
-            let kept = self.text[..end].len() - self.text[..end].trim_end().len();
-            return Some(self.with(before.len(), end - kept, ""));
+            let trailing = self.text[..end].len() - self.text[..end].trim_end().len();
+            return Some(self.with(before.len(), end - trailing, ""));
         }
         let span = self.span(parent, key)?;
         let line = self.line_start(span.start);

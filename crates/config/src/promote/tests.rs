@@ -67,11 +67,12 @@ fn versions_are_copied_and_comments_stay() {
         production.replace("v1.0.0 ", "v1.1.0 ")
     );
     assert_eq!(done.files.len(), 1);
-    let said: Vec<String> = done.findings.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
+    let messages: Vec<String> = done.findings.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(
-        said[0].contains("production/app is not promoted: the target environment does not have it"),
-        "{said:?}"
+        messages[0]
+            .contains("production/app is not promoted: the target environment does not have it"),
+        "{messages:?}"
     );
 }
 
@@ -163,7 +164,7 @@ fn unpromotable_releases_are_named() {
     let files = [STAGING, ahead];
     let done = promoted(&files, &["production"], None).unwrap();
     assert!(done.promoted.is_empty() && done.files.is_empty());
-    let said = done
+    let messages = done
         .findings
         .iter()
         .map(ToString::to_string)
@@ -174,7 +175,7 @@ fn unpromotable_releases_are_named() {
         "it uses another bundle",
         "has no versions",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(messages.contains(words), "{messages}");
     }
     let error = |to: &str, release| promoted(&files, &[to], release).unwrap_err().join("\n");
     assert!(error("production", Some("web")).contains("rollback"));

@@ -92,12 +92,12 @@ fn migration_rule(migration: &Located<Migration>, findings: &mut Vec<Finding>) -
 /// Refuses conflicting migrations. All objects of a CRD are stored in one version, so all its
 /// migrations must have the same target.
 fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
-    let mut kept: Vec<MigrationRule> = Vec::new();
+    let mut valid: Vec<MigrationRule> = Vec::new();
     for rule in rules {
         let error = |message: String| {
             Finding::error(Kind::Repository, "invalid-value", message).at(rule.origin.clone())
         };
-        let mut others = kept.iter().filter(|other| other.crd == rule.crd);
+        let mut others = valid.iter().filter(|other| other.crd == rule.crd);
         if let Some(other) = others.clone().find(|other| other.to != rule.to) {
             findings.push(error(format!(
                 "{} is migrated to {} and to {}",
@@ -109,10 +109,10 @@ fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Ve
                 rule.crd, rule.from
             )));
         } else {
-            kept.push(rule);
+            valid.push(rule);
         }
     }
-    kept
+    valid
 }
 
 fn overlay_rule(

@@ -2,13 +2,13 @@
 
 mod bundles;
 mod depending;
-mod endings;
 mod environments;
 mod following;
 mod later;
 mod reading;
 mod rules;
 mod sequence;
+mod uninstall;
 
 use serde_json::json;
 
@@ -84,7 +84,7 @@ const PROD: &str = "environments/prod.yaml";
 #[test]
 #[expect(
     clippy::too_many_lines,
-    reason = "one repository, looked at from all sides"
+    reason = "one repository, checked in all aspects"
 )]
 fn everything_of_a_release_is_there() {
     let environment = resolved(&[

@@ -101,7 +101,7 @@ fn unreadable(problem: &TreeError) -> Box<Finding> {
 
 /// Restores the folder of a version that git no longer contains, and the bundle's own file. An
 /// existing folder stays, because other releases can use it.
-pub(super) fn bring_back(
+pub(super) fn restore_version(
     now: &dyn FileTree,
     then: &dyn FileTree,
     bundle: &str,
@@ -132,7 +132,7 @@ pub(super) fn bring_back(
 }
 
 /// Restores the folder of a bundle without versions.
-pub(super) fn set_back(
+pub(super) fn restore_folder(
     now: &dyn FileTree,
     then: &dyn FileTree,
     bundle: &str,

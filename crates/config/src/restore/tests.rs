@@ -34,12 +34,17 @@ fn tree(files: &[(&str, &str)]) -> MemoryTree {
 }
 
 /// Result of a rollback of one release, with the new text of the environment file.
-struct Back {
+struct Restored {
     done: Restoration,
     file: Option<String>,
 }
 
-fn back(now: &[(&str, &str)], then: &[(&str, &str)], release: &str, leaves: Option<&str>) -> Back {
+fn back(
+    now: &[(&str, &str)],
+    then: &[(&str, &str)],
+    release: &str,
+    leaves: Option<&str>,
+) -> Restored {
     let wish = Wish {
         release,
         then: &tree(then),
@@ -50,10 +55,10 @@ fn back(now: &[(&str, &str)], then: &[(&str, &str)], release: &str, leaves: Opti
         let text = String::from_utf8(content.as_ref().unwrap().to_vec()).unwrap();
         text.strip_prefix(ENVIRONMENT).unwrap().to_owned()
     });
-    Back { done, file }
+    Restored { done, file }
 }
 
-fn said(back: &Back) -> Vec<String> {
+fn messages(back: &Restored) -> Vec<String> {
     back.done.findings.iter().map(ToString::to_string).collect()
 }
 
@@ -109,7 +114,7 @@ releases:
         [["version v1.1.0 -> v1.0.0", "values", "patches"]]
     );
     assert_eq!(
-        said(&back),
+        messages(&back),
         [
             "environments/prod.yaml:14: not restored: `timeout` of release web",
             "environments/prod.yaml:4: not restored: shared value `region`",
@@ -146,7 +151,7 @@ releases:
         )
     );
     assert_eq!(
-        said(&back),
+        messages(&back),
         ["environments/_eu.yaml:3: not restored: shared value `a`"]
     );
 }
@@ -177,7 +182,7 @@ fn a_deleted_version_folder_is_restored() {
     let result = back(&[(PROD, &now), edited], &[(PROD, &then)], "web", None);
     assert_eq!(result.done.files.len(), 1);
     assert_eq!(
-        said(&result),
+        messages(&result),
         ["manifests/web/v1.0.0: not restored: manifests/web/v1.0.0 was changed since"]
     );
 }
@@ -207,7 +212,7 @@ fn a_bundle_without_versions_is_restored_as_a_folder() {
     );
     assert_eq!(back.done.restored, [["manifests/app"]]);
     assert_eq!(
-        said(&back),
+        messages(&back),
         ["bundle app has no version folders, so the rollback also changes staging/app"]
     );
 }
@@ -261,8 +266,8 @@ fn folders_are_entered_down_to_a_hundred_levels() {
         folders::files(&MemoryTree::new([(path, MANIFEST)]), "manifests")
     };
     assert_eq!(files(100).unwrap().len(), 1);
-    let said = files(101).unwrap_err().to_string();
-    assert!(said.ends_with("/a: folders are nested more than 100 levels deep"));
+    let message = files(101).unwrap_err().to_string();
+    assert!(message.ends_with("/a: folders are nested more than 100 levels deep"));
 }
 
 #[test]

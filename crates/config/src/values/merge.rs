@@ -346,12 +346,12 @@ mod tests {
             let mut of_last = Vec::new();
             leaves(&b, "", &mut of_last);
             for pointer in of_last {
-                let wanted = b.pointer(&pointer).unwrap();
+                let expected = b.pointer(&pointer).unwrap();
                 // An empty map is merged into the existing map.
-                if wanted.is_object() {
+                if expected.is_object() {
                     prop_assert!(merged.merged.pointer(&pointer).unwrap().is_object());
                 } else {
-                    prop_assert_eq!(merged.merged.pointer(&pointer).unwrap(), wanted);
+                    prop_assert_eq!(merged.merged.pointer(&pointer).unwrap(), expected);
                     prop_assert_eq!(&merged.origins[&pointer].layer, "1");
                 }
             }

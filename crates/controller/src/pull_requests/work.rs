@@ -18,7 +18,7 @@ use pleach_engine::{
     preview_process::{self, CONTEXT, Report, Request, Way, marker},
     words,
 };
-use pleach_forge::{ForgeError, State, Status, Told};
+use pleach_forge::{ForgeError, ReportOutcome, State, Status};
 use pleach_git::{
     change::{Change, ChangeError, ChangeMirror, FetchedChange},
     fetch::Carrier,
@@ -145,7 +145,7 @@ impl Work {
         let comment = format!("{comment}\n\n{last_line}\n");
         let commented = forge.report(number, &marker, &comment).await;
         let marked = match commented {
-            Ok(Told::Unchanged) if is_judged => marked,
+            Ok(ReportOutcome::Unchanged) if is_judged => marked,
             _ => marked.and(forge.set_status(head, &found.state).await),
         };
         commented.map_err(failed)?;

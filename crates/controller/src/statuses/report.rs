@@ -193,7 +193,7 @@ mod tests {
         let refused = |status| ForgeError::Refused {
             what: "set a state",
             status,
-            said: String::new(),
+            message: String::new(),
         };
         for (status, again) in [
             (401, Again::Later),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pleach_report::doctor::{Gate, Holding, Observations};
+use pleach_report::doctor::{Gate, LeaseState, Observations};
 use pleach_state::inventory::STATE_NAMESPACE;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ pub(super) async fn complete(
         let namespaces = lease_namespaces(observations, &gate.owner);
         let leases = namespaces
             .iter()
-            .map(|namespace| holding(cluster, namespace, &gate.owner));
+            .map(|namespace| lease_state(cluster, namespace, &gate.owner));
         futures::future::join_all(leases).await
     });
     let holdings = futures::future::join_all(holdings).await;
@@ -76,8 +76,8 @@ pub(super) async fn complete(
         let what = format!("the Lease of {}", gate.owner);
         let seen = holdings
             .into_iter()
-            .map(|holding| observations.take(&what, holding).unwrap_or_default());
-        gate.holding = seen.min().unwrap_or_default();
+            .map(|lease_state| observations.take(&what, lease_state).unwrap_or_default());
+        gate.lease_state = seen.min().unwrap_or_default();
     }
     observations.gates = gates;
 }
@@ -101,33 +101,33 @@ fn lease_namespaces(observations: &Observations, owner: &str) -> BTreeSet<String
 
 /// Returns whether the Lease of a release is renewed. Polls until its `renewTime` changes or its
 /// duration has passed, because clocks of two machines are never compared.
-pub(super) async fn holding(
+pub(super) async fn lease_state(
     cluster: &Cluster,
     namespace: &str,
     owner: &str,
-) -> Result<Holding, ClusterError> {
+) -> Result<LeaseState, ClusterError> {
     let path = ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases");
     let began = Instant::now();
     let mut first: Option<Value> = None;
     loop {
         let lease = cluster.get(&path, Some(namespace), owner).await?;
         let Some(spec) = lease.map(|lease| lease["spec"].clone()) else {
-            return Ok(Holding::Free);
+            return Ok(LeaseState::Free);
         };
         if spec["holderIdentity"].as_str().is_none_or(str::is_empty) {
-            return Ok(Holding::Free);
+            return Ok(LeaseState::Free);
         }
         let before = first.get_or_insert_with(|| spec.clone());
         if before["renewTime"] != spec["renewTime"] {
-            return Ok(Holding::Held);
+            return Ok(LeaseState::Active);
         }
         let duration = spec["leaseDurationSeconds"].as_u64().unwrap_or(15);
         let duration = Duration::from_secs(duration);
         if duration > LONGEST_LEASE {
-            return Ok(Holding::Unknown);
+            return Ok(LeaseState::Unknown);
         }
         if began.elapsed() > duration {
-            return Ok(Holding::Expired);
+            return Ok(LeaseState::Expired);
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -6,7 +6,7 @@ use pleach_report::doctor::{Gap, Observations, Standing};
 use serde_json::Value;
 
 use super::Take as _;
-use super::gates::holding;
+use super::gates::lease_state;
 use pleach_cluster::{Cluster, Depth, ResourcePath, Selector};
 
 /// Reads all journals, or those of one namespace.
@@ -35,15 +35,15 @@ pub(super) async fn all(
             }),
         }
     }
-    let holdings = all.iter().map(|standing| async {
+    let lease_states = all.iter().map(|standing| async {
         // The Lease is in the namespace of the journal.
         let namespace = standing.record.namespace.as_deref().unwrap_or_default();
-        holding(cluster, namespace, &standing.owner).await
+        lease_state(cluster, namespace, &standing.owner).await
     });
-    let holdings = futures::future::join_all(holdings).await;
-    for (standing, holding) in all.iter_mut().zip(holdings) {
+    let lease_states = futures::future::join_all(lease_states).await;
+    for (standing, lease_state) in all.iter_mut().zip(lease_states) {
         let what = format!("the Lease of {}", standing.owner);
-        standing.holding = observations.take(&what, holding).unwrap_or_default();
+        standing.lease_state = observations.take(&what, lease_state).unwrap_or_default();
     }
     observations.standing = all;
 }

@@ -46,7 +46,7 @@ pub(super) async fn namespaces(
     let mut hidden = 0;
     for namespace in &namespaces {
         let what = format!("the permissions in namespace {namespace}");
-        let permissions = cluster.rights_in(namespace).await;
+        let permissions = cluster.permissions_in(namespace).await;
         let Some(permissions) = observations.take(&what, permissions) else {
             continue;
         };

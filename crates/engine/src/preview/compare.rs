@@ -15,7 +15,7 @@ use pleach_model::tree::FileTree;
 use pleach_planner::observe::{Base, Observed};
 use pleach_planner::plan::{self, BaseSecrets, Consented, Desired, Digests, Plan, Policy};
 use pleach_render::Rendered;
-use pleach_report::preview::{Touched, run_time_objects, wants_the_same};
+use pleach_report::preview::{Touched, have_same_target, run_time_objects};
 
 use super::few::{self, Aside};
 use crate::{
@@ -398,7 +398,7 @@ impl Sides<'_> {
         let (mut compared, mut unchanged) = (Vec::new(), self.aside.names.clone());
         for (release, desired) in self.targets(self.head) {
             let base = at_base.get(&release.name).copied();
-            if only_changed && base.is_some_and(|base| wants_the_same(base, &desired)) {
+            if only_changed && base.is_some_and(|base| have_same_target(base, &desired)) {
                 unchanged.insert(release.name.clone());
             } else {
                 compared.push(self.changed(release, desired, base, &previous));

@@ -230,7 +230,7 @@ fn note_registrations(
 /// Drops inventory entries that a previous run intended to apply but never confirmed.
 fn drop_unconfirmed(desired: &mut Desired, observed: &mut Observed) {
     let apply_set = desired.apply_set();
-    let unconfirmed = observed.inventory.settle(&observed.meta, &apply_set);
+    let unconfirmed = observed.inventory.confirm(&observed.meta, &apply_set);
     let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let dropped: Vec<Finding> = unconfirmed
         .into_iter()

@@ -138,7 +138,7 @@ fn without_released(
         let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done));
         let is_done = match done.next() {
             // An object without marks is only removed after a successful run, because the next run
-            // could be told to delete it.
+            // could be requested to delete it.
             None => result.is_success(),
             Some(first) => first && done.all(|is_done| is_done),
         };

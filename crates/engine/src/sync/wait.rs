@@ -23,7 +23,7 @@ use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Gvk, ObjectId, ServiceRef, canonical_json, managers};
 use pleach_planner::plan::{Desired, Step, Until};
 use pleach_report::doctor::Subject;
-use pleach_report::ending;
+use pleach_report::finalizers;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
@@ -311,7 +311,7 @@ impl Waiter<'_> {
         if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
             return Ok(WaitState::Done);
         }
-        let mut message = ending::explain(&value);
+        let mut message = finalizers::explain(&value);
         let subject = Subject::read(id.clone(), &value["metadata"]);
         let controllers = self.controllers.of(self.cluster, &subject, waiting_since);
         for words in controllers.await {
@@ -320,7 +320,7 @@ impl Waiter<'_> {
         }
         Ok(WaitState::Stays {
             message,
-            advice: ending::advice(id, &value),
+            advice: finalizers::advice(id, &value),
         })
     }
 

@@ -346,12 +346,13 @@ pub fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value {
     let mut value = new.clone();
     // Revert additions first, so that the indexes of removed items match the old side. Restore the
     // order of items last, when all of them exist.
-    let (orders, fields): (Vec<_>, Vec<_>) = ignored.iter().partition(|change| change.reordered);
-    let (went, came): (Vec<_>, Vec<_>) = fields.into_iter().partition(|one| one.old.is_some());
-    for change in came.into_iter().chain(went) {
+    let (reorderings, fields): (Vec<_>, Vec<_>) =
+        ignored.iter().partition(|change| change.reordered);
+    let (removed, came): (Vec<_>, Vec<_>) = fields.into_iter().partition(|one| one.old.is_some());
+    for change in came.into_iter().chain(removed) {
         put(&mut value, old, &change.path.0, change.old.as_ref());
     }
-    for change in orders {
+    for change in reorderings {
         if let Some(order) = &change.old {
             align::reorder(&mut value, &change.path, order);
         }

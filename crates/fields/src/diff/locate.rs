@@ -61,7 +61,7 @@ pub fn take(object: &mut Value, path: &FieldPath) {
 /// a server default.
 ///
 /// For `protocol`, the default is known. Any default is possible for other keys.
-pub(crate) fn may_go_unsaid(key: &str, value: &str) -> bool {
+pub(crate) fn can_be_omitted(key: &str, value: &str) -> bool {
     key != "protocol" || !["UDP", "SCTP"].contains(&value)
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> 
                         && !absent.is_empty()
                         && present.into_iter().all(|key| holds(item, key))
                         && absent.into_iter().all(|(key, expected)| match expected {
-                            KeyValue::Text(text) => may_go_unsaid(key, text),
+                            KeyValue::Text(text) => can_be_omitted(key, text),
                             KeyValue::Bool(_) | KeyValue::Int(_) => true,
                         })
                 })

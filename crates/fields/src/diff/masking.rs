@@ -212,8 +212,8 @@ impl Masker {
                 let below = hidden.step(segment);
                 let next = like.and_then(|like| locate::step(like, segment));
                 // As in `walk`, a removed value next to a secret counts as secret.
-                let went = next.is_none() && like.is_some() && hidden.has_secret_neighbors();
-                hidden = if went && change.new.is_none() {
+                let is_removed = next.is_none() && like.is_some() && hidden.has_secret_neighbors();
+                hidden = if is_removed && change.new.is_none() {
                     below.secret()
                 } else {
                     below

@@ -17,7 +17,7 @@ use crate::ignore::{self, FieldPattern};
 use pleach_model::object::{Digest, FieldPath, PathSegment, canonical_json, managers};
 
 pub use adoption::{Transfer, Transferred, after_adoption};
-pub use after_adoption::settled;
+pub use after_adoption::predicted;
 pub use after_removal::{recreated, remainder};
 pub use displaced::displacing;
 pub use field_set::FieldSet;
@@ -54,11 +54,13 @@ fn fields_of(entry: &Value, object: &Value) -> FieldSet {
     let Some(written) = fields.child(&texts) else {
         return fields;
     };
-    let mut kept = fields.child(&data).cloned().unwrap_or_default();
+    let mut remaining = fields.child(&data).cloned().unwrap_or_default();
     if !written.is_whole() {
-        kept = kept.union(written);
+        remaining = remaining.union(written);
     }
-    fields.with(&texts, FieldSet::default()).with(&data, kept)
+    fields
+        .with(&texts, FieldSet::default())
+        .with(&data, remaining)
 }
 
 /// Returns the manager's Apply entry for the main resource. There is at most one, regardless of the

@@ -36,7 +36,7 @@ struct Replicas {
 }
 
 /// Returns whether a manifest sets the number of replicas, which conflicts with an autoscaler.
-pub fn wants_replicas(manifest: &Manifest) -> bool {
+pub fn sets_replicas(manifest: &Manifest) -> bool {
     // The text search avoids parsing most manifests.
     manifest.has_text("\"replicas\":")
         && serde_json::from_slice(manifest.json())

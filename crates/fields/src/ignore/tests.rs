@@ -240,12 +240,12 @@ fn rules_without_effect_are_reported(
     let mut findings: Vec<Finding> = Vec::new();
     let manifests = [manifest(&deployment())];
     let ignored = resolve(&[rule(kind, name, field)], &manifests, &mut findings);
-    let said = findings.first().map(|finding| {
+    let shown = findings.first().map(|finding| {
         assert_eq!(finding.place.as_ref().unwrap().line, 7);
         let hint = finding.hint.as_deref().unwrap_or_default();
         (finding.message.as_str(), hint)
     });
-    assert_eq!(said, expected);
+    assert_eq!(shown, expected);
     assert_eq!(ignored.is_empty(), expected.is_some());
 }
 
@@ -256,8 +256,8 @@ fn the_scale_target_is_found() {
     let target = ObjectId::new("apps", "Deployment", Some("web"), "web");
     assert_eq!(scale_target(&id, &autoscaler), Some(target.clone()));
     assert_eq!(scale_target(&target, &autoscaler), None);
-    assert!(wants_replicas(&manifest(&deployment())));
+    assert!(sets_replicas(&manifest(&deployment())));
     let mut without = deployment();
     without["spec"]["replicas"] = Value::Null;
-    assert!(!wants_replicas(&manifest(&without)));
+    assert!(!sets_replicas(&manifest(&without)));
 }

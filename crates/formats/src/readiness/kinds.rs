@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::projects::PROJECTS;
 use super::conditions::{self, condition};
-use super::rules::{NAMES, told};
+use super::rules::{NAMES, explained};
 use super::stale::without_stale;
 use super::{Assessment, GiveUp, general};
 use pleach_model::cel::{Expression, Subject, Unevaluable};
@@ -156,7 +156,7 @@ impl Row {
         if let Some(failed) = &self.failed
             && failed.holds(&subject)
         {
-            let line = told(value, format!("`{}` holds", failed.text));
+            let line = explained(value, format!("`{}` holds", failed.text));
             return Assessment::failed_until(line, GiveUp::AfterGrace);
         }
         match &self.current {
@@ -164,7 +164,7 @@ impl Row {
                 Ok(true) => self.unless_failing(value),
                 Ok(false) | Err(Unevaluable::Missing(_)) => {
                     let missing = format!("`{}` does not hold yet", current.text);
-                    Assessment::in_progress(told(value, missing))
+                    Assessment::in_progress(explained(value, missing))
                 }
                 Err(why) => Assessment::in_progress(format!("`{}`: {why}", current.text)),
             },

@@ -154,7 +154,7 @@ impl Rule {
             && failed.test(&subject) == Ok(true)
         {
             let holds = format!("`{}` holds", failed.text());
-            return Assessment::failed(told(value, holds));
+            return Assessment::failed(explained(value, holds));
         }
         let Some(current) = &self.current else {
             return assess(object);
@@ -163,7 +163,7 @@ impl Rule {
             Ok(true) => Assessment::current(),
             Ok(false) | Err(Unevaluable::Missing(_)) => {
                 let missing = format!("`{}` does not hold yet", current.text());
-                Assessment::in_progress(told(value, missing))
+                Assessment::in_progress(explained(value, missing))
             }
             Err(why) => Assessment::in_progress(format!("`{}`: {why}", current.text())),
         }
@@ -171,7 +171,7 @@ impl Rule {
 }
 
 /// Explains an assessment by a condition of the object, or else by the rule.
-pub(super) fn told(value: &Value, rule: String) -> String {
+pub(super) fn explained(value: &Value, rule: String) -> String {
     conditions::trouble(value).unwrap_or(rule)
 }
 
@@ -218,7 +218,7 @@ mod tests {
     #[case::deployed(json!({"status": {"phase": "Deployed", "observed": "1", "target": "1"}}), Current, "")]
     #[case::another_version(json!({"status": {"phase": "Deployed", "observed": "1", "target": "2"}}), InProgress,
         "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
-    #[case::conditions_say_more(json!({"status": {"phase": "Deploying", "conditions": [
+    #[case::conditions_are_more_specific(json!({"status": {"phase": "Deploying", "conditions": [
             {"type": "Available", "status": "False", "reason": "Pods", "message": "1 of 2"}]}}), InProgress,
         "Available=False (Pods): 1 of 2")]
     #[case::ready_by_its_condition_is_not_enough(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),

@@ -263,7 +263,7 @@ mod tests {
         "spec": {"replicas": 1}, "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1,
         "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "lastUpdateTime": "2026-01-01T00:00:09Z", "message": "late"}]}}),
         Failed, "Progressing=False (ProgressDeadlineExceeded): late")]
-    #[case::deadline_of_a_former_rollout(json!({"metadata": {"generation": 2, "managedFields": [
+    #[case::deadline_of_a_previous_rollout(json!({"metadata": {"generation": 2, "managedFields": [
             {"manager": "pleach/e.r", "operation": "Apply", "time": "2026-01-01T00:01:00Z"}]},
         "spec": {"replicas": 2}, "status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2,
         "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "lastUpdateTime": "2026-01-01T00:00:09Z", "message": "late"}]}}),

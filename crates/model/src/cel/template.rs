@@ -52,7 +52,7 @@ impl Template {
     }
 
     /// Returns whether the template contains an expression.
-    pub fn asks(&self) -> bool {
+    pub fn has_expressions(&self) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|part| matches!(part, Part::Expression(_)))
     }

@@ -26,7 +26,7 @@ fn ask(text: &str) -> Result<bool, Unevaluable> {
 #[case::minus("spec.replicas - 5 < 0", true)]
 #[case::float("spec.ratio < 1.0", true)]
 #[case::has("has(status.phase) && !has(status.reason)", true)]
-#[case::has_of_what_is_not_there("!has(spec.missing)", true)]
+#[case::has_of_a_missing_field("!has(spec.missing)", true)]
 #[case::null_is_absent("has(spec.nothing)", false)]
 #[case::labels("item.metadata.labels['tier'] == 'gold'", true)]
 #[case::exists(
@@ -40,7 +40,7 @@ fn ask(text: &str) -> Result<bool, Unevaluable> {
 #[case::condition("spec.replicas > 2 ? true : false", true)]
 #[case::quantity("quantity(spec.size).isGreaterThan(quantity('9Gi'))", true)]
 #[case::matches("metadata.name.matches('^[a-z]$')", true)]
-#[case::an_error_beside_what_decides("status.phase == 'Ready' || status.missing == 1", true)]
+#[case::an_error_next_to_a_decisive_operand("status.phase == 'Ready' || status.missing == 1", true)]
 #[case::owners_are_left_out("has(metadata.managedFields)", false)]
 fn conditions(#[case] text: &str, #[case] expected: bool) {
     assert_eq!(ask(text), Ok(expected));

@@ -78,7 +78,7 @@ impl Source {
         let mut lines = Vec::new();
         let mut secret = vec![false];
         // Lines that possibly enclose the next one, each indented further than its predecessor. The
-        // flag says whether the line is private or opens a private block.
+        // flag shows whether the line is private or opens a private block.
         let mut above: Vec<(usize, bool)> = Vec::new();
         let mut begin = 0;
         for whole in text.split_inclusive('\n') {
@@ -87,7 +87,7 @@ impl Source {
                 secret.push(false);
             }
             let document = secret.len() - 1;
-            secret[document] |= tells_of_secret(line);
+            secret[document] |= mentions_secret(line);
             let mut private = false;
             if own && !line.trim().is_empty() {
                 let indent = indent_of(line);
@@ -133,7 +133,7 @@ impl Source {
 ///
 /// False positives are acceptable: a ConfigMap can mention a Secret, and a template can produce any
 /// kind.
-fn tells_of_secret(line: &str) -> bool {
+fn mentions_secret(line: &str) -> bool {
     line.contains("Secret")
         || line.contains("stringData")
         || line

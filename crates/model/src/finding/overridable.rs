@@ -11,8 +11,8 @@ pub const CANNOT_GRANT: &str = "operator-cannot-grant";
 
 /// A Service is deleted while a remaining object references it. An override
 /// states that the reference is not needed.
-pub const BACKEND_GOES: &str = "backend-goes";
+pub const BACKEND_DELETED: &str = "backend-goes";
 
 /// Codes that a consent `override` may name, in addition to checks of the
 /// bundle.
-pub const OVERRIDABLE: [&str; 3] = [FIELD_IN_USE, CANNOT_GRANT, BACKEND_GOES];
+pub const OVERRIDABLE: [&str; 3] = [FIELD_IN_USE, CANNOT_GRANT, BACKEND_DELETED];

@@ -73,7 +73,7 @@ impl FieldPath {
     }
 
     /// Formats the path as the API server writes it in a conflict: keys are never quoted.
-    pub fn as_the_server_says(&self) -> String {
+    pub fn in_server_format(&self) -> String {
         let segments = self.0.iter().map(|segment| match segment {
             PathSegment::Key(key) => format!(".{key}"),
             other => Self(vec![other.clone()]).to_string(),

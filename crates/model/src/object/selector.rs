@@ -259,18 +259,18 @@ mod tests {
 
     #[test]
     fn group_and_labels_must_match() {
-        let mut wanted = selector("Deployment", "", "");
+        let mut pattern = selector("Deployment", "", "");
         let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
-        wanted.labels = labels.clone();
-        wanted.group = Some("apps".to_owned());
-        assert!(wanted.matches(&id("Deployment.apps/a/b"), &labels));
-        assert!(!wanted.matches(&id("Deployment.apps/a/b"), &BTreeMap::new()));
-        assert!(!wanted.matches(&id("Deployment.extensions/a/b"), &labels));
+        pattern.labels = labels.clone();
+        pattern.group = Some("apps".to_owned());
+        assert!(pattern.matches(&id("Deployment.apps/a/b"), &labels));
+        assert!(!pattern.matches(&id("Deployment.apps/a/b"), &BTreeMap::new()));
+        assert!(!pattern.matches(&id("Deployment.extensions/a/b"), &labels));
     }
 
     #[rstest]
-    #[case::what_points_there("ValidatingWebhookConfiguration", "api", true)]
-    #[case::what_points_elsewhere("ValidatingWebhookConfiguration", "web", false)]
+    #[case::registration_of_the_service("ValidatingWebhookConfiguration", "api", true)]
+    #[case::registration_of_another_service("ValidatingWebhookConfiguration", "web", false)]
     #[case::a_crd("CustomResourceDefinition", "api", true)]
     #[case::of_any_kind("*", "api", true)]
     fn registrations_are_selected_by_service(
@@ -278,8 +278,8 @@ mod tests {
         #[case] service: &str,
         #[case] expected: bool,
     ) {
-        let mut wanted = selector(kind, "", "");
-        wanted.service = Some(service.to_owned());
+        let mut pattern = selector(kind, "", "");
+        pattern.service = Some(service.to_owned());
         let client = serde_json::json!({"service": {"namespace": "a", "name": "api"}});
         let object = serde_json::json!({
             "webhooks": [{"clientConfig": client}],
@@ -289,6 +289,6 @@ mod tests {
             "CustomResourceDefinition" => "CustomResourceDefinition.apiextensions.k8s.io/things.a",
             _ => "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook",
         });
-        assert_eq!(wanted.matcher().is_about(&id, &object), expected);
+        assert_eq!(pattern.matcher().is_about(&id, &object), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which way a version change goes.
+/// Direction of a version change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

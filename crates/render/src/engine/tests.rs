@@ -207,7 +207,7 @@ fn requested_values_are_known_even_if_missing() {
         )
         .unwrap();
     assert_eq!(
-        engine.asked().into_iter().collect::<Vec<_>>(),
+        engine.requested().into_iter().collect::<Vec<_>>(),
         ["templates/a.j2", "templates/c.j2"]
     );
 }

@@ -144,10 +144,10 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
     let unused = |message: String| Finding::warning(Kind::Repository, "unused-consent", message);
     match (consent.action, named) {
         // Without `to`, the consent is possibly meant for the uninstall of the release.
-        (ConsentAction::Delete, Some(kept)) if consent.to.is_some() => Some(
+        (ConsentAction::Delete, Some(retained)) if consent.to.is_some() => Some(
             unused(format!(
                 "the consent is to delete {}, which release {} still contains",
-                kept.id(),
+                retained.id(),
                 consent.release
             ))
             .hint("remove the consent, or remove the object from the manifests"),

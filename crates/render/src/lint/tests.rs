@@ -320,7 +320,7 @@ spec:
 ";
     let paused = DEPLOYMENT.replace("  selector:", "  paused: true\n  selector:");
     let linted = lint(&[("a.yaml", format!("{paused}{job}").as_str())]);
-    let told: Vec<(&str, &str)> = linted
+    let shown: Vec<(&str, &str)> = linted
         .findings
         .iter()
         .filter(|finding| finding.code == "never-ready")
@@ -330,7 +330,7 @@ spec:
         })
         .collect();
     assert_eq!(
-        told,
+        shown,
         [(
             "Job",
             "`suspend: true` in git: the Job does not run, and an apply waits for it until the timeout, unless another client resumes it"
@@ -413,18 +413,18 @@ fn every_rule_of_the_planner_that_can_be_overridden_is_known() {
 #[case::a_manager("kubelet", None)]
 #[case::a_program_of_a_family("helm-controller", None)]
 #[case::a_family("Helm, argocd", None)]
-fn adoption_of_impossible_owners_is_reported(#[case] adopt: &str, #[case] told: Option<&str>) {
+fn adoption_of_impossible_owners_is_reported(#[case] adopt: &str, #[case] message: Option<&str>) {
     let release = format!(
         "  - {{name: two, bundle: web, version: v1.0.0, namespace: two, adopt: [{adopt}]}}\n"
     );
     let mut found = shown(&lint_with(&release, "", &[("a.yaml", DEPLOYMENT)]));
     found.retain(|line| line.contains("unused-adopt"));
-    assert_eq!(found.is_empty(), told.is_none(), "{found:?}");
-    let told = told.unwrap_or_default();
+    assert_eq!(found.is_empty(), message.is_none(), "{found:?}");
+    let message = message.unwrap_or_default();
     assert!(
         found
             .iter()
-            .all(|line| line.starts_with("dev.yaml:8 ") && line.ends_with(told)),
+            .all(|line| line.starts_with("dev.yaml:8 ") && line.ends_with(message)),
         "{found:?}"
     );
 }

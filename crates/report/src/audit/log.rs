@@ -175,12 +175,12 @@ impl<'a> Reader<'a> {
         if !report.found {
             return report;
         }
-        let mut by_place: BTreeMap<(&str, &str), Vec<&PlannedWrite>> = BTreeMap::new();
+        let mut by_kind: BTreeMap<(&str, &str), Vec<&PlannedWrite>> = BTreeMap::new();
         for write in &planned {
             let place = (write.group.as_str(), write.resource.as_str());
-            by_place.entry(place).or_default().push(write);
+            by_kind.entry(place).or_default().push(write);
         }
-        let mut carried_out: BTreeSet<&PlannedWrite> = BTreeSet::new();
+        let mut executed: BTreeSet<&PlannedWrite> = BTreeSet::new();
         let mut others: BTreeSet<Written> = BTreeSet::new();
         let mut seen: BTreeSet<Written> = BTreeSet::new();
         for (_, written, code) in self.writes {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
             let known = [(group, resource), (group, "")];
             let matching: Vec<&PlannedWrite> = known
                 .iter()
-                .filter_map(|place| by_place.get(place))
+                .filter_map(|place| by_kind.get(place))
                 .flatten()
                 .copied()
                 .filter(|write| is_of(write, &written))
@@ -203,13 +203,13 @@ impl<'a> Reader<'a> {
             if matching.is_empty() && !is_state && code < 300 {
                 others.insert(written);
             } else if !matching.is_empty() {
-                carried_out.extend(matching);
+                executed.extend(matching);
                 seen.insert(written);
             }
         }
         report.written = seen.len() + others.len();
         let missing = planned.iter();
-        let missing = missing.filter(|write| !write.open && !carried_out.contains(write));
+        let missing = missing.filter(|write| !write.open && !executed.contains(write));
         report.missing = missing
             .filter_map(|write| {
                 Some(Difference {
@@ -253,7 +253,7 @@ fn is_review(object: &Reference) -> bool {
 fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
     let is = |group: &str, resource: &str| object.api_group == group && object.resource == resource;
     let name = release.to_string();
-    let is_kept = object.namespace == store.namespace()
+    let is_record = object.namespace == store.namespace()
         && ((is("coordination.k8s.io", "leases") && object.name == name)
             || (is("", "secrets") && object.name == "pleach-digest-key")
             || (is("", "configmaps")
@@ -271,18 +271,18 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
             || (is("apiextensions.k8s.io", "customresourcedefinitions")
                 && object.name == "releases.pleach.dev"));
     // Events about cluster-scoped objects are stored in the `default` namespace.
-    let told_in = if *store == Store::Release {
+    let event_namespace = if *store == Store::Release {
         "default"
     } else {
         store.namespace()
     };
-    let is_told = is("", "events")
-        && object.namespace == told_in
+    let is_event = is("", "events")
+        && object.namespace == event_namespace
         && object
             .name
             .strip_prefix(&name)
             .is_some_and(|rest| rest.starts_with('.'));
-    is_kept || is_key || is_of_all || is_told
+    is_record || is_key || is_of_all || is_event
 }
 
 /// Formats an object from the log with its kind if the plan contains that kind.

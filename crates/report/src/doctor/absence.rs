@@ -182,7 +182,7 @@ fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut A
                 && webhook
                     .rules
                     .iter()
-                    .any(|rule| asks_about_updates(rule, &kind.group, plural))
+                    .any(|rule| intercepts_updates(rule, &kind.group, plural))
         };
         if let Some(webhook) = webhooks.iter().find(refuses) {
             absence.words.insert(format!(
@@ -194,7 +194,7 @@ fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut A
     }
 }
 
-fn asks_about_updates(rule: &Rule, group: &str, plural: &str) -> bool {
+fn intercepts_updates(rule: &Rule, group: &str, plural: &str) -> bool {
     let is = |items: &[String], expected: &[&str]| {
         items
             .iter()

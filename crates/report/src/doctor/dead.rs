@@ -73,8 +73,8 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
     diagnosis.owner = Some(owner(observations, registered));
     diagnosis.evidence = evidence(registered, &missing);
     advise(&mut diagnosis, registered, &dead);
-    tell_of_git(observations, &mut diagnosis, &dead);
-    tell_of_end(observations, &mut diagnosis, &dead);
+    explain_missing_service(observations, &mut diagnosis, &dead);
+    explain_terminating_namespace(observations, &mut diagnosis, &dead);
     Some(diagnosis)
 }
 
@@ -144,7 +144,7 @@ fn owner(observations: &Observations, registered: &Registered) -> Owner {
 /// Returns the evidence only if the object refers to nothing that exists. A webhook with a URL or
 /// with an existing Service is in use.
 fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<Evidence> {
-    let may_go = match &registered.role {
+    let is_removable = match &registered.role {
         Role::Api { service, .. } => missing.contains(service),
         Role::Webhooks(webhooks) => webhooks.iter().all(|webhook| {
             let service = webhook.service.as_ref();
@@ -154,7 +154,7 @@ fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<
         Role::Conversion { .. } => false,
     };
     let subject = &registered.subject;
-    (may_go && subject.references.is_empty() && subject.deleting_since.is_none()).then(|| {
+    (is_removable && subject.references.is_empty() && subject.deleting_since.is_none()).then(|| {
         let services = missing.iter().copied().cloned().collect();
         super::deletions::of_services(subject, services)
     })
@@ -210,7 +210,7 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
 /// Adjusts the hint if a release applied the registration without its Service.
 ///
 /// Applying that release again does not help. Its files must be changed.
-fn tell_of_git(
+fn explain_missing_service(
     observations: &Observations,
     diagnosis: &mut Diagnosis,
     dead: &BTreeSet<&ServiceRef>,
@@ -227,11 +227,11 @@ fn tell_of_git(
         entry.is_some_and(|entry| entry.state == EntryState::Applied)
     };
     let owner = releases().find(|(_, inventory)| has(inventory, id));
-    let is_brought = releases().any(|(_, inventory)| {
+    let is_provided = releases().any(|(_, inventory)| {
         let mut services = dead.iter();
         services.any(|service| has(inventory, &service.id()))
     });
-    let Some((release, _)) = owner.filter(|_| !is_brought) else {
+    let Some((release, _)) = owner.filter(|_| !is_provided) else {
         return;
     };
     let release = release.summary.target();
@@ -245,18 +245,18 @@ fn tell_of_git(
 /// Adjusts the hint if the Service's namespace is being deleted.
 ///
 /// The Service cannot be created there. Only a release that recreates the namespace repairs it.
-fn tell_of_end(
+fn explain_terminating_namespace(
     observations: &Observations,
     diagnosis: &mut Diagnosis,
     dead: &BTreeSet<&ServiceRef>,
 ) {
-    let ends = |service: &ServiceRef| {
+    let is_terminating = |service: &ServiceRef| {
         let mut leaving = observations.namespaces.iter();
         leaving.any(|namespace| namespace.name == service.namespace)
     };
     let owner = diagnosis.owner.as_ref();
     let release = owner.and_then(|owner| owner.release.clone());
-    let service = dead.iter().find(|service| ends(service));
+    let service = dead.iter().find(|service| is_terminating(service));
     let (Some(release), Some(service), Some(id), true) = (
         release,
         service,

@@ -25,7 +25,7 @@ pub struct Gate {
     /// Writes that the gate rejects.
     rules: Vec<Rule>,
     /// State of the Lease for that upgrade.
-    pub holding: Holding,
+    pub lease_state: LeaseState,
 }
 
 /// State of the Lease of a release.
@@ -33,9 +33,9 @@ pub struct Gate {
 /// If a release has several Leases, the smallest value applies: an active holder takes precedence,
 /// then an unknown state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holding {
+pub enum LeaseState {
     /// The holder renews the Lease.
-    Held,
+    Active,
     /// The Lease was not read or could not be read.
     #[default]
     Unknown,
@@ -72,7 +72,7 @@ impl Gate {
             bindings: Vec::new(),
             owner: owner.to_owned(),
             rules,
-            holding: Holding::default(),
+            lease_state: LeaseState::default(),
         })
     }
 
@@ -110,17 +110,17 @@ pub(super) struct Abandonment {
 pub(super) fn abandoned_by(
     observations: &Observations,
     owner: &str,
-    holding: Holding,
+    lease_state: LeaseState,
 ) -> Option<Abandonment> {
     let owner = owner.replacen('.', "/", 1);
     let mut releases = observations.releases.iter();
     let is_known = releases.any(|release| release.summary.target() == owner);
     let release_exists = is_known || !observations.releases_are_complete;
-    let words = match holding {
-        Holding::Held | Holding::Unknown => return None,
+    let words = match lease_state {
+        LeaseState::Active | LeaseState::Unknown => return None,
         _ if !release_exists => "whose Release does not exist",
-        Holding::Expired => "whose Lease holder no longer renews the Lease",
-        Holding::Free => "which no client is executing",
+        LeaseState::Expired => "whose Lease holder no longer renews the Lease",
+        LeaseState::Free => "which no client is executing",
     };
     Some(Abandonment {
         release_exists,
@@ -129,7 +129,7 @@ pub(super) fn abandoned_by(
 }
 
 fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
-    let why = abandoned_by(observations, &gate.owner, gate.holding)?;
+    let why = abandoned_by(observations, &gate.owner, gate.lease_state)?;
     let owner = gate.owner.replacen('.', "/", 1);
     let id = &gate.policy.id;
     let mut diagnosis = Diagnosis::new(

@@ -77,11 +77,11 @@ pub struct Rule {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Crd {
     metadata: Value,
-    spec: DefinitionSpec,
+    spec: CrdSpec,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct DefinitionSpec {
+struct CrdSpec {
     group: String,
     names: Names,
     #[serde(default)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::gate::abandoned_by;
-use super::{Code, Diagnosis, Holding, Observations};
+use super::{Code, Diagnosis, LeaseState, Observations};
 use pleach_fields::diff::locate::find;
 use pleach_model::finding::Severity;
 use pleach_model::object::{ObjectId, ReleaseName};
@@ -30,7 +30,7 @@ pub struct Standing {
     /// The temporary changes.
     pub overlays: BTreeMap<OverlayId, Journaled>,
     /// State of the release's Lease.
-    pub holding: Holding,
+    pub lease_state: LeaseState,
 }
 
 impl Standing {
@@ -49,7 +49,7 @@ impl Standing {
             record: ObjectId::new("", "ConfigMap", namespace, name),
             owner: owner.to_owned(),
             overlays: journal.overlays,
-            holding: Holding::default(),
+            lease_state: LeaseState::default(),
         }))
     }
 }
@@ -57,7 +57,7 @@ impl Standing {
 /// Adds all temporary changes that no run will revert.
 pub(super) fn overlays(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for standing in &observations.standing {
-        let Some(why) = abandoned_by(observations, &standing.owner, standing.holding) else {
+        let Some(why) = abandoned_by(observations, &standing.owner, standing.lease_state) else {
             continue;
         };
         // Gates have their own diagnosis. They have no previous state to revert to.
@@ -67,7 +67,7 @@ pub(super) fn overlays(observations: &Observations, found: &mut Vec<Diagnosis>) 
             let mut diagnosis = diagnosis(observations, standing, id, one);
             diagnosis.message = format!("{}, {}", diagnosis.message, why.words);
             if why.release_exists {
-                goes_on(&mut diagnosis, &standing.owner);
+                add_owner_hint(&mut diagnosis, &standing.owner);
             } else {
                 by_hand(&mut diagnosis, standing, one);
             }
@@ -101,7 +101,7 @@ fn diagnosis(
 }
 
 /// Adds the advice if the next run of the release will clean up.
-fn goes_on(diagnosis: &mut Diagnosis, owner: &str) {
+fn add_owner_hint(diagnosis: &mut Diagnosis, owner: &str) {
     let target = target(owner);
     diagnosis.hint = Some(
         "the next apply continues the upgrade, or reverts overlays that git no longer has"

@@ -41,7 +41,7 @@ pub(super) fn namespaces(observations: &Observations, found: &mut Vec<Diagnosis>
                 message,
             )) => Some(by_failure(observations, namespace, condition, message)),
             Some((_, message)) if late => Some(by_content(observations, namespace, message)),
-            None if late => Some(by_nobody(observations, namespace)),
+            None if late => Some(without_condition(observations, namespace)),
             _ => None,
         });
     }
@@ -101,14 +101,14 @@ fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str)
     };
     diagnosis.hint = Some(hint);
     if left.is_some() {
-        let held = held(observations, namespace);
-        let ids = held.iter().map(|object| object.id.clone());
+        let deleting = deleting(observations, namespace);
+        let ids = deleting.iter().map(|object| object.id.clone());
         diagnosis.related.extend(ids);
-        if let (Some(hint), Some(how)) = (&mut diagnosis.hint, how_it_ends(&held)) {
+        if let (Some(hint), Some(how)) = (&mut diagnosis.hint, finalizer_hint(&deleting)) {
             hint.push_str(": ");
             hint.push_str(&how);
         }
-        absence::of_controllers(observations, &held).report(&mut diagnosis);
+        absence::of_controllers(observations, &deleting).report(&mut diagnosis);
     }
     diagnosis.command = Some(match causes.first() {
         Some((_, id)) => format!("kubectl get apiservice {} -o yaml", id.name),
@@ -137,12 +137,12 @@ fn by_failure(
 fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
     let why = left_in(namespace).unwrap_or_else(|| message.to_owned());
     let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
-    let held = held(observations, namespace);
-    diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
-    diagnosis.hint = Some(how_it_ends(&held).unwrap_or_else(|| {
+    let deleting = deleting(observations, namespace);
+    diagnosis.related = deleting.iter().map(|object| object.id.clone()).collect();
+    diagnosis.hint = Some(finalizer_hint(&deleting).unwrap_or_else(|| {
         "its objects are being deleted, or another client recreates them: check the remaining objects".to_owned()
     }));
-    absence::of_controllers(observations, &held).report(&mut diagnosis);
+    absence::of_controllers(observations, &deleting).report(&mut diagnosis);
     diagnosis.command = Some(match namespace.remaining().first() {
         Some(remaining) if remaining.group.is_empty() => {
             format!("kubectl get {} -n {}", remaining.plural, namespace.name)
@@ -168,7 +168,7 @@ fn left_in(namespace: &Leaving) -> Option<String> {
 }
 
 /// Returns the objects in a namespace that are being deleted.
-fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subject> {
+fn deleting<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subject> {
     let objects = observations.objects.iter();
     objects
         .filter(|object| {
@@ -179,8 +179,8 @@ fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subj
 }
 
 /// Names the finalizers whose controllers must act. Returns `None` if there are none.
-fn how_it_ends(held: &[&Subject]) -> Option<String> {
-    let finalizers: BTreeSet<&str> = held
+fn finalizer_hint(deleting: &[&Subject]) -> Option<String> {
+    let finalizers: BTreeSet<&str> = deleting
         .iter()
         .flat_map(|object| object.finalizers.iter().map(|one| one.name.as_str()))
         .collect();
@@ -194,7 +194,7 @@ fn how_it_ends(held: &[&Subject]) -> Option<String> {
 }
 
 /// Diagnoses a namespace without a condition. No controller works on its deletion.
-fn by_nobody(observations: &Observations, namespace: &Leaving) -> Diagnosis {
+fn without_condition(observations: &Observations, namespace: &Leaving) -> Diagnosis {
     let why = if namespace.finalizers.is_empty() {
         "no condition reports a cause".to_owned()
     } else {

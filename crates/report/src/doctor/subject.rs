@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::ending::Finalizer;
+use crate::finalizers::Finalizer;
 use pleach_fields::diff::ownership;
 use pleach_model::foreign_tools;
 use pleach_model::object::{ObjectId, annotations, labels};

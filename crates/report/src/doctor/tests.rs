@@ -158,12 +158,12 @@ fn missing_permissions_are_notes_and_gaps_are_reported() {
         gaps: vec![gap(true), gap(false)],
         ..cluster()
     });
-    let told: Vec<(Severity, &str)> = found
+    let shown: Vec<(Severity, &str)> = found
         .iter()
         .map(|diagnosis| (diagnosis.severity, diagnosis.message.as_str()))
         .collect();
     assert_eq!(
-        told,
+        shown,
         [
             (Severity::Warning, "the Services could not be checked: no"),
             (

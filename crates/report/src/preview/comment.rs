@@ -1,7 +1,7 @@
 //! Comment on a pull request. It starts with the essential facts, which are never truncated. Diffs
 //! follow, up to the size limit.
 
-mod room;
+mod space;
 mod stated;
 
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use pleach_model::finding::Finding;
 use pleach_model::sanitize::clipped;
 use pleach_planner::text_diff::ObjectDiff;
 
-use room::{Entry, Room};
+use space::{Entry, Space};
 pub use stated::{Stated, stated};
 
 /// Bytes reserved for the note about omitted content.
@@ -61,8 +61,8 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
         let _ = write!(text, "\n{}\n", escaped(&line));
     }
     let sections: Vec<Section<'_>> = preview.environments.iter().flat_map(sections).collect();
-    let mut room = Room::new(about.limit.saturating_sub(text.len() + END));
-    let heads: Vec<String> = sections.iter().map(|one| room.take(&one.head)).collect();
+    let mut space = Space::new(about.limit.saturating_sub(text.len() + END));
+    let heads: Vec<String> = sections.iter().map(|one| space.take(&one.head)).collect();
     let entries: Vec<Entry<'_>> = sections
         .iter()
         .enumerate()
@@ -72,7 +72,7 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
                 .map(move |object| Entry { section, object })
         })
         .collect();
-    let (bodies, left_out) = room.fill(sections.len(), &entries);
+    let (bodies, left_out) = space.fill(sections.len(), &entries);
     for (head, body) in heads.iter().zip(&bodies) {
         text.push_str(head);
         text.push_str(body);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use pleach_config::ResolvedRelease;
-use pleach_fields::ignore::wants_replicas;
+use pleach_fields::ignore::sets_replicas;
 use pleach_model::kinds::KindTable;
 use pleach_model::object::{Manifest, ObjectId};
 use pleach_render::Rendered;
@@ -70,5 +70,5 @@ fn scales(id: &ObjectId) -> bool {
 
 /// Returns whether an autoscaler of another release could affect the release.
 pub fn may_be_scaled(rendered: &Rendered) -> bool {
-    rendered.manifests.iter().any(wants_replicas)
+    rendered.manifests.iter().any(sets_replicas)
 }

@@ -39,10 +39,11 @@ fn registrations(base: &Desired, plan: &Plan) -> Vec<Finding> {
             kinds.entry(service).or_default().push(&object.kind);
         }
     }
-    let goes = of(plan, "Service", Action::Delete);
-    goes.filter_map(|service| {
-        let kinds = kinds.get(service.name.as_str())?;
-        let then = of(plan, "Service", Action::Create)
+    let removed = of(plan, "Service", Action::Delete);
+    removed
+        .filter_map(|service| {
+            let kinds = kinds.get(service.name.as_str())?;
+            let then = of(plan, "Service", Action::Create)
             .find(|id| id.name == service.name)
             .map_or_else(
                 || "they are removed with it".to_owned(),
@@ -53,13 +54,13 @@ fn registrations(base: &Desired, plan: &Plan) -> Vec<Finding> {
                     )
                 },
             );
-        Some(note(format!(
-            "pods create {} that point at Service {}, and no manifest has them: {then}",
-            list(kinds),
-            place(service),
-        )))
-    })
-    .collect()
+            Some(note(format!(
+                "pods create {} that point at Service {}, and no manifest has them: {then}",
+                list(kinds),
+                place(service),
+            )))
+        })
+        .collect()
 }
 
 fn leftovers(base: &Desired, plan: &Plan) -> Vec<Finding> {
@@ -72,16 +73,16 @@ fn leftovers(base: &Desired, plan: &Plan) -> Vec<Finding> {
         return Vec::new();
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let namespaces = |of_what: fn(Action) -> bool| -> BTreeSet<&str> {
+    let namespaces = |includes: fn(Action) -> bool| -> BTreeSet<&str> {
         let changes = plan.changes.iter();
         changes
-            .filter(|change| of_what(change.action))
+            .filter(|change| includes(change.action))
             .filter_map(|change| change.object.namespace.as_deref())
             .collect()
     };
     let left = namespaces(|action| action == Action::Delete);
-    let kept = namespaces(|action| action != Action::Delete);
-    left.difference(&kept)
+    let remaining = namespaces(|action| action != Action::Delete);
+    left.difference(&remaining)
         .map(|namespace| {
             note(format!(
                 "if pods created {} in {namespace}, pleach removes them with the other objects that leave the namespace",

@@ -99,10 +99,10 @@ fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview
 
 #[rstest]
 #[case::unchanged(&[(Action::Unchanged, 7)], vec![], true, false)]
-#[case::noted(&[(Action::Unchanged, 7)], vec![Finding::note(Kind::Policy, "x", "said")], true, false)]
-#[case::warned_of(&[(Action::Unchanged, 7)], vec![Finding::warning(Kind::Policy, "x", "said")], false, false)]
+#[case::noted(&[(Action::Unchanged, 7)], vec![Finding::note(Kind::Policy, "x", "note")], true, false)]
+#[case::warned_of(&[(Action::Unchanged, 7)], vec![Finding::warning(Kind::Policy, "x", "note")], false, false)]
 #[case::kept(&[(Action::Unchanged, 7), (Action::Skip, 1)], vec![], false, false)]
-#[case::refused(&[(Action::Unchanged, 7)], vec![Finding::error(Kind::Policy, "x", "said")], false, true)]
+#[case::refused(&[(Action::Unchanged, 7)], vec![Finding::error(Kind::Policy, "x", "note")], false, true)]
 #[case::changed(&[(Action::Update, 1)], vec![], false, true)]
 fn retained_objects_and_warnings_are_shown_and_are_no_change(
     #[case] counts: &[(Action, usize)],

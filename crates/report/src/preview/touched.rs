@@ -19,9 +19,9 @@ const SHARED: &str = "templates/";
 pub struct Touched<'a>(pub &'a BTreeSet<String>);
 
 impl Touched<'_> {
-    /// Returns whether an environment is possibly different in the other revision. `asked` contains
-    /// the files that were read to resolve it.
-    pub fn environment(self, resolved: &ResolvedEnvironment, asked: &Record) -> bool {
+    /// Returns whether an environment is possibly different in the other revision. `record`
+    /// contains the files that were read to resolve it.
+    pub fn environment(self, resolved: &ResolvedEnvironment, record: &Record) -> bool {
         let bundles: BTreeSet<&str> = resolved
             .releases
             .iter()
@@ -29,22 +29,22 @@ impl Touched<'_> {
             .collect();
         self.0.iter().any(|path| {
             let mut above = path.match_indices('/').map(|(end, _)| &path[..end]);
-            asked.read.contains(path)
+            record.read.contains(path)
                 || path.starts_with(SHARED)
-                || above.any(|folder| asked.listed.contains(folder) || bundles.contains(folder))
+                || above.any(|folder| record.listed.contains(folder) || bundles.contains(folder))
         })
     }
 
     /// Returns whether all recorded reads yield the same result in the other revision. The
     /// environment and its objects are then unchanged.
-    pub fn is_answered_alike(self, asked: &Record, [a, b]: [&dyn FileTree; 2]) -> bool {
+    pub fn is_answered_alike(self, record: &Record, [a, b]: [&dyn FileTree; 2]) -> bool {
         let is_same = |folder: &str| a.list(folder).ok() == b.list(folder).ok();
         self.0.iter().all(|path| {
             let above = path.match_indices('/').map(|(end, _)| &path[..end]);
             let mut listed = above
                 .chain([""])
-                .filter(|folder| asked.listed.contains(*folder));
-            !asked.read.contains(path) && listed.all(is_same)
+                .filter(|folder| record.listed.contains(*folder));
+            !record.read.contains(path) && listed.all(is_same)
         })
     }
 
@@ -82,7 +82,7 @@ impl Touched<'_> {
 }
 
 /// Returns whether two revisions have the same desired state of a release.
-pub fn wants_the_same(base: &Desired, head: &Desired) -> bool {
+pub fn have_same_target(base: &Desired, head: &Desired) -> bool {
     let objects = || {
         let mut pairs = base.manifests.iter().zip(&head.manifests);
         base.manifests.len() == head.manifests.len()

@@ -10,8 +10,8 @@ use pleach_planner::text_diff::{ObjectDiff, Tag};
 
 /// Describes the compared revisions.
 pub fn compared(preview: &Preview, base: &str, head: &str) -> String {
-    let mut asked = preview.environments.iter();
-    let is_live = asked.any(|environment| environment.cluster.is_some());
+    let mut environments = preview.environments.iter();
+    let is_live = environments.any(|environment| environment.cluster.is_some());
     let how = if is_live {
         "and the head compared with the cluster"
     } else {
@@ -169,7 +169,7 @@ pub fn binding(change: &SubjectChange) -> String {
 /// Lists the subjects of a role, up to a limit.
 pub fn subjects(subjects: &[String]) -> String {
     if subjects.is_empty() {
-        return "nobody".to_owned();
+        return "no subjects".to_owned();
     }
     names(subjects)
 }

@@ -100,13 +100,13 @@ fn shortened(message: &str) -> String {
 mod tests {
     use super::*;
 
-    fn columns(ready: (&str, &str), said: &[(&str, &str)], live: &Value) -> [String; 4] {
+    fn columns(ready: (&str, &str), reported: &[(&str, &str)], live: &Value) -> [String; 4] {
         let (status, reason) = ready;
         let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": "why"});
-        let said = said
+        let reported = reported
             .iter()
             .map(|(kind, message)| json!({"type": kind, "status": "True", "message": message}));
-        let conditions: Vec<Value> = [ready].into_iter().chain(said).collect();
+        let conditions: Vec<Value> = [ready].into_iter().chain(reported).collect();
         let revision = "0bc84c90add820bb7a4c4aac6bbd3d411f48d652";
         let mut status = json!({"revision": revision, "conditions": conditions});
         fill(&mut status, live, Timestamp::UNIX_EPOCH);
@@ -171,10 +171,10 @@ mod tests {
             ),
             (deployed, &[], &suspended, ["True", "True", ""]),
         ];
-        for (ready, said, live, expected) in cases {
-            let [commit, rest @ ..] = columns(ready, said, live);
+        for (ready, reported, live, expected) in cases {
+            let [commit, rest @ ..] = columns(ready, reported, live);
             assert_eq!(commit, "0bc84c9");
-            assert_eq!(rest, expected, "{ready:?} {said:?}");
+            assert_eq!(rest, expected, "{ready:?} {reported:?}");
         }
         let long = "ä".repeat(500);
         let [.., summary] = columns(deployed, &[("Stalled", &long)], &none);

@@ -105,7 +105,7 @@ impl ConditionKind {
 }
 
 /// Returns whether the controller wrote a condition.
-pub(super) fn is_told(condition: &Value) -> bool {
+pub(super) fn is_reported(condition: &Value) -> bool {
     ConditionKind::ALL.iter().any(|kind| kind.is(condition))
 }
 
@@ -195,7 +195,7 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Some(conditions) = status["conditions"].as_array_mut() else {
         return;
     };
-    let reported = before.iter().filter(|known| is_told(known));
+    let reported = before.iter().filter(|known| is_reported(known));
     let retained: Vec<Value> = reported
         .filter(|known| conditions.iter().all(|one| one["type"] != known["type"]))
         .cloned()
@@ -215,7 +215,7 @@ pub fn changed_status(live: &Value, reported: &[Condition], now: Timestamp) -> O
     let before = of(&status);
     let mut conditions: Vec<Value> = before
         .iter()
-        .filter(|condition| !is_told(condition))
+        .filter(|condition| !is_reported(condition))
         .cloned()
         .collect();
     for Condition {
@@ -296,13 +296,13 @@ mod tests {
         for live_of in [0, 1] {
             let first = &live(&json!({"conditions": [ready]}))[live_of];
             assert_eq!(changed_status(first, &[], at(0)), None);
-            let told = changed_status(first, &[drifted("a")], at(0)).unwrap();
+            let written = changed_status(first, &[drifted("a")], at(0)).unwrap();
             assert_eq!(
-                types(&told),
+                types(&written),
                 [("Ready", "then"), ("Drifted", "1970-01-01T00:00:00Z")]
             );
             // An equal message is no change, another message is.
-            let second = &live(&told)[live_of];
+            let second = &live(&written)[live_of];
             assert_eq!(changed_status(second, &[drifted("a")], at(9)), None);
             let other = changed_status(second, &[drifted("b")], at(9)).unwrap();
             assert_eq!(types(&other)[1].1, "1970-01-01T00:00:00Z");
@@ -328,9 +328,9 @@ mod tests {
             message: "not at this time".to_owned(),
         };
         let first = json!({"kind": "Release", "status": {"conditions": []}});
-        let told = changed_status(&first, &[waiting], at(0)).unwrap();
-        assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
-        let live = json!({"kind": "Release", "status": told});
+        let written = changed_status(&first, &[waiting], at(0)).unwrap();
+        assert_eq!(types(&written), [("Reconciling", "1970-01-01T00:00:00Z")]);
+        let live = json!({"kind": "Release", "status": written});
         let over = changed_status(&live, &[], at(1)).unwrap();
         assert!(types(&over).is_empty(), "{over}");
     }
@@ -344,10 +344,10 @@ mod tests {
         };
         let own = json!({"type": "Reconciling", "reason": "Reconciling", "status": "True"});
         let first = json!({"kind": "Release", "status": {"conditions": []}});
-        let told = changed_status(&first, &[waiting], at(0)).unwrap();
-        assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
+        let written = changed_status(&first, &[waiting], at(0)).unwrap();
+        assert_eq!(types(&written), [("Reconciling", "1970-01-01T00:00:00Z")]);
         // A run is in progress: the condition occurs once.
-        let live = json!({"kind": "Release", "status": told});
+        let live = json!({"kind": "Release", "status": written});
         let mut status = json!({"conditions": [own]});
         carry_over(&live, &mut status, at(9));
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
@@ -359,14 +359,14 @@ mod tests {
 
     #[test]
     fn a_controller_is_recognized_by_its_conditions() {
-        let said = [Condition {
+        let conditions = [Condition {
             kind: ConditionKind::Followed,
             reason: "Loop".to_owned(),
             message: "branch env/a of fleet".to_owned(),
         }];
         for one in live(&json!({"conditions": []})) {
             assert_eq!(followed(&one), None);
-            let mut status = changed_status(&one, &said, at(0)).unwrap();
+            let mut status = changed_status(&one, &conditions, at(0)).unwrap();
             for one in live(&status) {
                 assert_eq!(followed(&one).unwrap().branch, "branch env/a of fleet");
             }
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_degraded_release_is_not_ready_until_it_recovers() {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Deployed", "message": "", "lastTransitionTime": "then"});
-        let said = |message: &str| Condition {
+        let lost_readiness = |message: &str| Condition {
             kind: ConditionKind::Degraded,
             reason: "NotReady".to_owned(),
             message: message.to_owned(),
@@ -403,7 +403,7 @@ mod tests {
             of(status).iter().map(|one| line(one).join(" ")).collect()
         };
         let first = &live(&json!({"conditions": [ready]}))[0];
-        let status = changed_status(first, &[said("web is down")], at(1)).unwrap();
+        let status = changed_status(first, &[lost_readiness("web is down")], at(1)).unwrap();
         let second = &live(&status)[0];
         assert_eq!(degraded(second).as_deref(), Some("web is down"));
         assert_eq!(
@@ -413,9 +413,12 @@ mod tests {
                 "Degraded True NotReady web is down 1970-01-01T00:00:01Z"
             ]
         );
-        assert_eq!(changed_status(second, &[said("web is down")], at(2)), None);
+        assert_eq!(
+            changed_status(second, &[lost_readiness("web is down")], at(2)),
+            None
+        );
         // Another message does not change the transition time.
-        let status = changed_status(second, &[said("web and api are")], at(2)).unwrap();
+        let status = changed_status(second, &[lost_readiness("web and api are")], at(2)).unwrap();
         assert_eq!(
             shown(&status)[0],
             "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
@@ -437,18 +440,18 @@ mod tests {
 
     #[test]
     fn a_dead_controller_is_recognized_by_its_heartbeat() {
-        let said = [Condition {
+        let conditions = [Condition {
             kind: ConditionKind::Followed,
             reason: "Loop".to_owned(),
             message: "env/a of fleet".to_owned(),
         }];
         let first = &live(&json!({}))[0];
-        let status = changed_status(first, &said, at(0)).unwrap();
+        let status = changed_status(first, &conditions, at(0)).unwrap();
         let second = &live(&status)[0];
         assert_eq!(followed(second).unwrap().renewed, Some(at(0)));
         // The heartbeat is not renewed early.
-        assert_eq!(changed_status(second, &said, at(29 * 60)), None);
-        let status = changed_status(second, &said, at(31 * 60)).unwrap();
+        assert_eq!(changed_status(second, &conditions, at(29 * 60)), None);
+        let status = changed_status(second, &conditions, at(31 * 60)).unwrap();
         let third = &live(&status)[0];
         let follower = followed(third).unwrap();
         assert_eq!(follower.renewed, Some(at(31 * 60)));

@@ -109,12 +109,15 @@ impl Installed {
             .iter()
             .filter(|known| known.is_contended(now))
             .map(|known| {
-                let who = if known.manager.is_empty() {
+                let manager = if known.manager.is_empty() {
                     "an unknown field manager"
                 } else {
                     &known.manager
                 };
-                format!("{who} keeps changing {} of {}", known.field, known.object)
+                format!(
+                    "{manager} keeps changing {} of {}",
+                    known.field, known.object
+                )
             })
             .collect()
     }
@@ -144,7 +147,7 @@ mod tests {
         assert!(!contended(&record, "scaler", 61));
         record.correct(&id("a"), ".spec.replicas", "scaler", at(120));
         assert!(contended(&record, "scaler", 121));
-        assert!(!contended(&record, "somebody-else", 121));
+        assert!(!contended(&record, "other-manager", 121));
         assert!(!record.is_contended(&id("b"), ".spec.replicas", "scaler", at(121)));
         assert_eq!(
             record.contended(at(121)),

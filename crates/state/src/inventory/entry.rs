@@ -19,7 +19,7 @@ impl Inventory {
     /// Confirms what a previous run intended: an intended entry becomes applied if the live object
     /// has our label and our Apply entry. Returns the ids that could not be confirmed. They stay
     /// intended, and pleach never deletes an intended entry.
-    pub fn settle(
+    pub fn confirm(
         &mut self,
         meta: &BTreeMap<ObjectId, LiveMeta>,
         apply_set: &str,
@@ -138,7 +138,7 @@ mod tests {
                 .into(),
         };
         assert_eq!(
-            inventory.settle(&meta, "set"),
+            inventory.confirm(&meta, "set"),
             [id("absent"), id("entry"), id("label")]
         );
         assert_eq!(inventory.entries[&id("both")].state, EntryState::Applied);

@@ -40,7 +40,7 @@ impl OwnedBefore {
     /// conflict.
     pub fn is_unchanged(&self, field: &str) -> bool {
         let mut unchanged = self.unchanged.iter();
-        unchanged.any(|path| path.as_the_server_says() == field)
+        unchanged.any(|path| path.in_server_format() == field)
     }
 }
 
@@ -102,8 +102,8 @@ impl OwnedFields {
     #[must_use]
     pub fn keeping(self, previous: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
         let left = left.iter().map(|path| key.path(path));
-        let kept = left.filter_map(|path| Some((path, previous.get(path)?)));
-        Self::of_pairs(self.0.iter().copied().chain(kept))
+        let retained = left.filter_map(|path| Some((path, previous.get(path)?)));
+        Self::of_pairs(self.0.iter().copied().chain(retained))
     }
 
     /// Returns the fields of `manager` in an object that are recorded here. The object can be the
@@ -186,7 +186,7 @@ mod tests {
         let recorded = OwnedFields::of(&object(3, &shared), MANAGER, key);
         let before = recorded.recognize(&object(3, &json!({})), MANAGER, key);
         let text = |paths: &BTreeSet<FieldPath>| -> Vec<String> {
-            paths.iter().map(FieldPath::as_the_server_says).collect()
+            paths.iter().map(FieldPath::in_server_format).collect()
         };
         let tier = ".metadata.labels.example.org/tier";
         assert_eq!(text(&before.fields), [tier, ".spec.replicas"]);
@@ -221,8 +221,8 @@ mod tests {
         };
         let previous = OwnedFields::of(&object(3, &json!({})), MANAGER, key);
         let replicas = FieldPath::default().key("spec").key("replicas");
-        let kept = OwnedFields::default().keeping(&previous, &[replicas], key);
-        let before = kept.recognize(&object(3, &json!({})), MANAGER, key);
+        let retained = OwnedFields::default().keeping(&previous, &[replicas], key);
+        let before = retained.recognize(&object(3, &json!({})), MANAGER, key);
         assert_eq!(before.fields.len(), 1);
         assert!(before.is_unchanged(".spec.replicas"));
     }

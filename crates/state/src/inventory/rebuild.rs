@@ -145,7 +145,7 @@ mod tests {
         let rest = Inventory {
             entries: [
                 (id("recorded"), recorded("u")),
-                (id("reborn"), recorded("former")),
+                (id("reborn"), recorded("previous")),
                 (id("absent"), recorded("u")),
             ]
             .into(),

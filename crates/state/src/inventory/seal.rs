@@ -291,14 +291,14 @@ mod tests {
             .verify(&scope(), &store(), Some(&key(b"k")))
             .unwrap();
         // The server stores no nulls of a merge patch.
-        let mut kept = status.clone();
-        drop_nulls(&mut kept);
-        assert_ne!(kept, status);
-        read(&kept)
+        let mut stored = status.clone();
+        drop_nulls(&mut stored);
+        assert_ne!(stored, status);
+        read(&stored)
             .verify(&scope(), &store(), Some(&key(b"k")))
             .unwrap();
         // Each write creates a new seal.
-        let again = read(&kept).status("Deployed", "", Timestamp::UNIX_EPOCH);
+        let again = read(&stored).status("Deployed", "", Timestamp::UNIX_EPOCH);
         assert_eq!(again["record"][SEAL], Value::Null);
     }
 
@@ -307,8 +307,8 @@ mod tests {
     #[case::another_shard(|s: &mut Value| s["record"]["shards"][0]["name"] = json!("t"))]
     #[case::another_repository(|s: &mut Value| s["record"]["repository"] = json!("theirs"))]
     #[case::another_format(|s: &mut Value| s["record"]["format"] = json!(7))]
-    #[case::what_is_installed(|s: &mut Value| s["record"]["installed"] = json!({"version": "v", "revision": "r", "digest": Digest::of(b"z"), "at": "1970-01-01T00:00:00Z"}))]
-    #[case::what_is_not_known(|s: &mut Value| s["record"]["later"] = json!(1))]
+    #[case::installed(|s: &mut Value| s["record"]["installed"] = json!({"version": "v", "revision": "r", "digest": Digest::of(b"z"), "at": "1970-01-01T00:00:00Z"}))]
+    #[case::unknown_field(|s: &mut Value| s["record"]["later"] = json!(1))]
     #[case::another_mac(|s: &mut Value| s["record"][SEAL]["mac"] = json!(Digest::of(b"z")))]
     #[case::no_seal(|s: &mut Value| s["record"][SEAL] = Value::Null)]
     #[case::an_older_format_without_a_seal(|s: &mut Value| { s["record"][SEAL] = Value::Null; s["record"]["format"] = json!(5); s["record"]["oldestWriter"] = json!(5); })]

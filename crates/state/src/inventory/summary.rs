@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::conditions::{ConditionKind, Following, followed, is_told};
+use super::conditions::{ConditionKind, Following, followed, is_reported};
 use super::release::status_of;
 use super::{Installed, Journal, Store, UserRequests};
 use pleach_model::object::{ObjectId, ReleaseName};
@@ -18,7 +18,7 @@ pub struct ReleaseSummary {
     /// The record, or the reason why it is unreadable.
     pub record: Result<Installed, String>,
     /// User requests.
-    pub orders: UserRequests,
+    pub user_requests: UserRequests,
     /// Status of condition Ready. `None` before the first status write.
     pub ready: Option<bool>,
     /// Reason of condition Ready.
@@ -50,8 +50,9 @@ impl ReleaseSummary {
         let text_of =
             |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
         let text = |key: &str| text_of(condition, key);
-        let is_trouble =
-            |other: &&Value| is_told(other) && other["type"] != ConditionKind::Followed.as_str();
+        let is_trouble = |other: &&Value| {
+            is_reported(other) && other["type"] != ConditionKind::Followed.as_str()
+        };
         let others = all.iter().filter(is_trouble).map(|other| {
             (
                 text_of(other, "type"),
@@ -69,7 +70,7 @@ impl ReleaseSummary {
                 let cause = std::error::Error::source(&error);
                 cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
             }),
-            orders: UserRequests::read(value),
+            user_requests: UserRequests::read(value),
             ready: condition["status"].as_str().map(|status| status == "True"),
             reason: text("reason"),
             message: text("message"),

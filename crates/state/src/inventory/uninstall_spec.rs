@@ -15,7 +15,7 @@ use pleach_formats::{
 use pleach_model::order::StageName;
 
 /// Maximum number of window sets and protected kinds retained from previous policies.
-const KEPT: usize = 16;
+const MOST_RETAINED: usize = 16;
 
 /// Facts that the removal of a release needs when git no longer contains its bundle or its
 /// environment. Their size does not grow with the release.
@@ -123,7 +123,7 @@ fn keep<T: Clone + PartialEq>(known: &mut Vec<T>, previous: &[T]) {
     let missing: Vec<T> = previous
         .iter()
         .filter(|one| !known.contains(one))
-        .take(KEPT)
+        .take(MOST_RETAINED)
         .cloned()
         .collect();
     known.extend(missing);
@@ -177,12 +177,15 @@ mod tests {
             ("api", "workloads"),
         ]);
         let now = || memory(&[("api", "services"), ("test", "workloads")]);
-        let kept = now().with_previous_stages(Some(&previous), &members);
-        assert_eq!(names(&kept), ["api", "test", "agents"]);
-        assert_eq!(kept.stages[0].after, "services");
+        let retained = now().with_previous_stages(Some(&previous), &members);
+        assert_eq!(names(&retained), ["api", "test", "agents"]);
+        assert_eq!(retained.stages[0].after, "services");
         // Repetition changes nothing. The stage is dropped with its last member.
-        assert_eq!(now().with_previous_stages(Some(&kept), &members), kept);
-        let none = now().with_previous_stages(Some(&kept), &Inventory::default());
+        assert_eq!(
+            now().with_previous_stages(Some(&retained), &members),
+            retained
+        );
+        let none = now().with_previous_stages(Some(&retained), &Inventory::default());
         assert_eq!(none, now());
     }
 

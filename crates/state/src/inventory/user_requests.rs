@@ -153,7 +153,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn orders() -> UserRequests {
+    fn requests() -> UserRequests {
         UserRequests {
             suspend: Some(Suspension {
                 until: Some(at(7200)),
@@ -175,11 +175,11 @@ mod tests {
         let approvals = [("Release", Some("sha256:ab")), ("ConfigMap", None)];
         for (kind, approved) in approvals {
             let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
-            let orders = UserRequests::read(&json!({"kind": kind, "metadata": metadata}));
-            assert_eq!(orders.approved.as_deref(), approved);
+            let requests = UserRequests::read(&json!({"kind": kind, "metadata": metadata}));
+            assert_eq!(requests.approved.as_deref(), approved);
             // The approval is stored only as an annotation.
             assert!(
-                !orders
+                !requests
                     .patch(&json!({"kind": kind}))
                     .to_string()
                     .contains("sha256")
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_ignored_request_becomes_stale() {
-        let request = orders().sync.unwrap();
+        let request = requests().sync.unwrap();
         assert!(!request.is_stale(at(60 + 3599)));
         assert!(request.is_stale(at(60 + 3600)));
     }
@@ -216,11 +216,11 @@ mod tests {
         for kind in ["Release", "ConfigMap"] {
             let parent = json!({"kind": kind, "metadata": {"resourceVersion": "7"}});
             assert_eq!(UserRequests::read(&parent), UserRequests::default());
-            for orders in [orders(), UserRequests::default()] {
-                let mut written = orders.patch(&parent);
+            for requests in [requests(), UserRequests::default()] {
+                let mut written = requests.patch(&parent);
                 assert_eq!(written["metadata"]["resourceVersion"], "7");
                 written["kind"] = json!(kind);
-                assert_eq!(UserRequests::read(&written), orders);
+                assert_eq!(UserRequests::read(&written), requests);
             }
         }
         // A merge patch removes only the fields that it names.
@@ -237,20 +237,20 @@ mod tests {
 
     #[test]
     fn a_suspension_expires() {
-        let orders = orders();
-        assert!(orders.suspended(at(7199)).is_some());
-        assert!(orders.suspended(at(7200)).is_none());
+        let requests = requests();
+        assert!(requests.suspended(at(7199)).is_some());
+        assert!(requests.suspended(at(7200)).is_none());
         assert_eq!(
-            orders.suspend.unwrap().words(),
+            requests.suspend.unwrap().words(),
             "suspended by ann@desk until 1970-01-01T02:00:00Z: the database moves"
         );
         let endless: Suspension = serde_json::from_value(json!({})).unwrap();
         assert_eq!(endless.words(), "suspended until it is resumed");
-        let orders = UserRequests {
+        let requests = UserRequests {
             suspend: Some(endless),
             ..UserRequests::default()
         };
-        assert!(orders.suspended(at(1 << 33)).is_some());
+        assert!(requests.suspended(at(1 << 33)).is_some());
     }
 
     #[test]
@@ -259,8 +259,8 @@ mod tests {
             json!({"kind": "Release", "spec": {"suspend": {"until": "soon"}}}),
             json!({"kind": "ConfigMap", "data": {"orders": "{"}}),
         ] {
-            let orders = UserRequests::read(&parent);
-            let words = orders.suspended(at(0)).unwrap().words();
+            let requests = UserRequests::read(&parent);
+            let words = requests.suspended(at(0)).unwrap().words();
             assert!(words.contains("failed to parse"), "{words}");
         }
     }

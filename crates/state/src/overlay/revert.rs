@@ -172,8 +172,8 @@ mod tests {
         let before = json!({"spec": {"cpu": "2"}});
         let record = journaled(&json!({"spec": {"cpu": "1000m"}}), &before);
         let live = json!({"spec": {"cpu": "1"}});
-        let held = FieldSet::parse(&json!({"f:spec": {"f:cpu": {}}}));
-        let taken = revert(&record, &live, &held, &|_| false);
+        let owned = FieldSet::parse(&json!({"f:spec": {"f:cpu": {}}}));
+        let taken = revert(&record, &live, &owned, &|_| false);
         assert_eq!(taken.patch, json!({"spec": {"cpu": "2"}}));
         let strange = revert(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(strange.patch, json!({}));

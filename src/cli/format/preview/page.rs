@@ -29,7 +29,7 @@ const UNFOLDED: usize = 12;
 
 /// Renders the page. `revisions` are display names.
 pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, minijinja::Error> {
-    let mut room = ALL_LINES;
+    let mut lines_left = ALL_LINES;
     let environments: Vec<_> = preview
         .environments
         .iter()
@@ -40,8 +40,8 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                 .iter()
                 .map(|one| {
                     let live = environment.in_cluster(&one.diff.release);
-                    let live = live.map(|live| in_the_cluster(live, Some(one), &mut room));
-                    release(one, live, cluster.is_some(), &mut room)
+                    let live = live.map(|live| in_the_cluster(live, Some(one), &mut lines_left));
+                    release(one, live, cluster.is_some(), &mut lines_left)
                 })
                 .collect();
             releases.extend(environment.only_in_cluster().map(|one| {
@@ -50,7 +50,7 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                     versions => arrow(one),
                     summary => "–",
                     risk => one.risk_line(),
-                    live => in_the_cluster(one, None, &mut room),
+                    live => in_the_cluster(one, None, &mut lines_left),
                 }
             }));
             let findings = environment.refusals.iter().chain(&environment.findings);
@@ -88,7 +88,7 @@ fn release(
     release: &ReleasePreview,
     live: Option<Value>,
     is_live: bool,
-    room: &mut usize,
+    lines_left: &mut usize,
 ) -> Value {
     let objects: Vec<&ObjectDiff> = release.diff.objects.iter().collect();
     context! {
@@ -98,22 +98,26 @@ fn release(
         risk => release.risk_line(),
         unknown => is_live && live.is_none(),
         live,
-        ..contents(release, &objects, room),
+        ..contents(release, &objects, lines_left),
     }
 }
 
 /// Returns the comparison of a release with the cluster, without changes that are already shown.
-fn in_the_cluster(live: &ReleasePreview, base: Option<&ReleasePreview>, room: &mut usize) -> Value {
+fn in_the_cluster(
+    live: &ReleasePreview,
+    base: Option<&ReleasePreview>,
+    lines_left: &mut usize,
+) -> Value {
     let (objects, same) = other_than(live, base);
     context! {
         summary => in_cluster(live),
         shown => as_shown(same),
-        ..contents(live, &objects, room),
+        ..contents(live, &objects, lines_left),
     }
 }
 
 /// Returns the details of a release.
-fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], room: &mut usize) -> Value {
+fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut usize) -> Value {
     let few = objects.len() <= UNFOLDED;
     let subjects: Vec<_> = release
         .subjects
@@ -133,13 +137,13 @@ fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], room: &mut usize)
         findings => release.diff.findings.iter().map(finding).collect::<Vec<_>>(),
         overlays => overlays.map(|line| plain(&line)).collect::<Vec<_>>(),
         subjects,
-        objects => objects.iter().map(|one| object(one, few, room)).collect::<Vec<_>>(),
+        objects => objects.iter().map(|one| object(one, few, lines_left)).collect::<Vec<_>>(),
     }
 }
 
-fn object(object: &ObjectDiff, is_open: bool, room: &mut usize) -> Value {
+fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
     let all: usize = object.hunks.iter().map(|hunk| hunk.lines.len() + 1).sum();
-    let shown = LINES.min(*room);
+    let shown = LINES.min(*lines_left);
     let mut lines = Vec::new();
     for hunk in &object.hunks {
         if lines.len() >= shown {
@@ -160,7 +164,7 @@ fn object(object: &ObjectDiff, is_open: bool, room: &mut usize) -> Value {
         }
     }
     lines.truncate(shown);
-    *room -= lines.len();
+    *lines_left -= lines.len();
     let left_out = all.saturating_sub(lines.len());
     let lines: Vec<_> = lines
         .into_iter()

@@ -36,9 +36,9 @@ fn releases() -> Vec<ReleaseSummary> {
     ]
 }
 
-fn wanted() -> Wanted {
+fn declared() -> DeclaredVersions {
     let release = |name: &str, version: &str| (name.to_owned(), Some(version.to_owned()));
-    Wanted {
+    DeclaredVersions {
         environment: "prod".to_owned(),
         repository: "fleet".to_owned(),
         releases: vec![
@@ -55,14 +55,14 @@ fn now() -> Timestamp {
     "2026-07-01T10:05:00Z".parse().unwrap()
 }
 
-fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
-    let shown = text(releases, None, wanted, None, now());
+fn check(releases: &[ReleaseSummary], declared: Option<&DeclaredVersions>) -> String {
+    let shown = text(releases, None, declared, None, now());
     anstream::adapter::strip_str(&shown).to_string()
 }
 
 #[test]
 fn releases_are_a_table_with_their_trouble_below() {
-    insta::assert_snapshot!(check(&releases(), Some(&wanted())), @r"
+    insta::assert_snapshot!(check(&releases(), Some(&declared())), @r"
     RELEASE      VERSION   REVISION  READY    STAGE      ENTRIES  AGE
     prod/api     v1        0123456   True     verify     12       5m
     prod/old     v1 -> v2  0123456   False    workloads  0
@@ -94,7 +94,7 @@ fn without_git_nothing_is_compared() {
 
 #[test]
 fn programs_get_the_same() {
-    let value = json(&releases(), Some(&wanted()), None, now());
+    let value = json(&releases(), Some(&declared()), None, now());
     assert_eq!(
         value["notInstalled"],
         json!([{"release": "cache", "version": "v3"}])
@@ -118,9 +118,9 @@ fn programs_get_the_same() {
 
 #[test]
 fn one_release_is_compared_alone() {
-    let only = Wanted {
+    let only = DeclaredVersions {
         only: Some("web".to_owned()),
-        ..wanted()
+        ..declared()
     };
     let shown = check(&releases()[4..], Some(&only));
     assert!(!shown.contains("cache"), "{shown}");

@@ -121,8 +121,8 @@ impl<'a> Declared<'a> {
                         .map(|other| first_slot(self.all[*other]))
                         .min()
                 };
-                let says = links(stage).any(|name| StageName::standard(name).is_some());
-                let slot = match (says, own(&stage.after), own(&stage.before)) {
+                let is_standard = links(stage).any(|name| StageName::standard(name).is_some());
+                let slot = match (is_standard, own(&stage.after), own(&stage.before)) {
                     (true, ..) | (false, None, None) => first_slot(stage),
                     (false, Some(_), _) => 0,
                     (false, None, Some(before)) => before,
@@ -200,10 +200,10 @@ fn check_contents(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
         check_service(target, &stage.places, findings);
     }
     // A stage without `select` is valid, because objects can name it in an annotation.
-    let says_nothing = stage.ready.is_some()
+    let is_empty = stage.ready.is_some()
         && stage.select.iter().flatten().next().is_none()
         && (stage.scale.is_some() || stage.restart.is_some());
-    if says_nothing {
+    if is_empty {
         let message = format!("stage `{}`: `ready` needs objects to apply", stage.name);
         findings.push(
             stage

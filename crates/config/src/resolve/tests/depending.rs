@@ -38,7 +38,7 @@ fn dependencies_are_resolved() {
     &["these releases wait for each other: a -> b -> c -> a (remove one of these dependencies)"])]
 #[case::itself("[{bundle: app, dependsOn: [app]}]",
     &["these releases wait for each other: app -> app (remove one of these dependencies)"])]
-#[case::nobody("[{name: site, bundle: app}, {name: a, bundle: app, dependsOn: [sit]}]",
+#[case::unknown_release("[{name: site, bundle: app}, {name: a, bundle: app, dependsOn: [sit]}]",
     &["`dependsOn` names release `sit`, which the environment does not have (did you mean `site`?)"])]
 #[case::no_group("[{bundle: app, dependsOn: [{kind: Issuer, name: ca}]}]",
     &["the API group of Issuer is not known (set `group`)"])]

@@ -48,7 +48,7 @@ fn a_rollback_applies_to_following_releases(
     &["these releases follow each other's version: a -> a (one of them needs `version`)"])]
 #[case::behind_a_circle("[{name: a, bundle: web, versionFrom: b}, {name: b, bundle: web, versionFrom: b}]",
     &["these releases follow each other's version: b -> b (one of them needs `version`)"])]
-#[case::nobody("[{name: a, bundle: web, versionFrom: sity}, {name: site, bundle: web, version: v1.0.0}]",
+#[case::unknown_release("[{name: a, bundle: web, versionFrom: sity}, {name: site, bundle: web, version: v1.0.0}]",
     &["`versionFrom` names release `sity`, which the environment does not have (did you mean `site`?)"])]
 #[case::both("[{name: a, bundle: web, version: v1.0.0, versionFrom: b}, {name: b, bundle: web, version: v1.0.0}]",
     &["a release has either `version` or `versionFrom`"])]

@@ -133,8 +133,8 @@ fn reading_of_an_endless_bundle_stops() {
     ]);
     let findings = resolve(&Doubled(&tree), "prod", &version()).unwrap_err();
     let too_many = findings.iter().filter(|one| one.code == "too-many-files");
-    let said: Vec<&str> = too_many.map(|one| one.message.as_str()).collect();
-    assert_eq!(said, ["more than 10000 files and folders"]);
+    let messages: Vec<&str> = too_many.map(|one| one.message.as_str()).collect();
+    assert_eq!(messages, ["more than 10000 files and folders"]);
 }
 
 #[test]

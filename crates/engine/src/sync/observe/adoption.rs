@@ -220,7 +220,7 @@ impl Reader<'_> {
         let ours = ownership::applied_by(&live.value()["metadata"], &self.manager);
         let sent = desired.ignored.question(manifest, live.value(), &ours);
         let sent = sent.unwrap_or_else(|| manifest.value());
-        let rest = ownership::settled(live.value(), &sent, &self.manager, &from, ignored);
+        let rest = ownership::predicted(live.value(), &sent, &self.manager, &from, ignored);
         self.predict((manifest, desired), live, &rest).await
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_fields::ignore::{FieldPattern, Ignored, scale_target, wants_replicas};
+use pleach_fields::ignore::{FieldPattern, Ignored, scale_target, sets_replicas};
 use pleach_model::discovery::Discovery;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{GroupKind, Manifest, ObjectId};
@@ -36,7 +36,7 @@ pub(super) enum Autoscalers {
 fn candidates(desired: &Desired) -> impl Iterator<Item = &Manifest> {
     let replicas = FieldPattern::replicas();
     desired.manifests.iter().filter(move |manifest| {
-        wants_replicas(manifest) && !desired.ignored.of(manifest.id()).contains(&replicas)
+        sets_replicas(manifest) && !desired.ignored.of(manifest.id()).contains(&replicas)
     })
 }
 

@@ -99,9 +99,9 @@ fn guess(field: &str, masked_first: bool) -> [String; 3] {
     let before = masked_first.then(|| guesses(&mut masker));
     let live = secret(&json!({"pin": STANDARD.encode("4711")}));
     // The prediction also contains fields of other managers.
-    let mut wanted = live.clone();
-    wanted["data"]["g4711"] = json!(STANDARD.encode("4711"));
-    let (old, new) = masker.pair(&live, &wanted, &secret_kind());
+    let mut desired = live.clone();
+    desired["data"]["g4711"] = json!(STANDARD.encode("4711"));
+    let (old, new) = masker.pair(&live, &desired, &secret_kind());
     let beside = new["data"]["g4711"].as_str().unwrap().to_owned();
     let guess = before.unwrap_or_else(|| guesses(&mut masker));
     assert_eq!(beside, guess);
@@ -295,8 +295,8 @@ fn removed_items_next_to_a_secret_are_masked() {
         .map(|text| text.parse().unwrap())
         .collect();
     let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
-    let old = json!({"data": {"pass": "former", "user": "web"}, "env": [
-        {"name": "OLD", "value": "former"}, {"name": "X", "value": "open"}]});
+    let old = json!({"data": {"pass": "previous", "user": "web"}, "env": [
+        {"name": "OLD", "value": "previous"}, {"name": "X", "value": "open"}]});
     let new = json!({"data": {"password": "now", "user": "web"}, "env": [
         {"name": "NEW", "value": "now"}, {"name": "X", "value": "open"}]});
     let mut masker = masker();
@@ -304,7 +304,7 @@ fn removed_items_next_to_a_secret_are_masked() {
     let mut changes = all_changes(&old, &new, &secrecy);
     masker.changes(&mut changes, &new, &secrecy);
     let out = format!("{old_masked}{new_masked}{changes:?}");
-    assert!(!out.contains("former") && !out.contains("now"), "{out}");
+    assert!(!out.contains("previous") && !out.contains("now"), "{out}");
     assert!(out.contains("open") && out.contains("web"), "{out}");
 }
 

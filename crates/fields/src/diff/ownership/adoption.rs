@@ -158,7 +158,7 @@ impl Transfer<'_> {
             fields = FieldSet::parse(&json!({"f:metadata": {"f:annotations": {
                 (format!("f:{}", annotations::DESIRED)): {}}}}));
         }
-        let mut kept: Vec<Value> = others
+        let mut remaining: Vec<Value> = others
             .into_iter()
             .filter_map(|(entry, theirs)| {
                 if entry["apiVersion"] == version && is_about_content(entry) {
@@ -182,7 +182,7 @@ impl Transfer<'_> {
         {
             entry["time"] = Value::from(time);
         }
-        kept.insert(0, entry);
+        remaining.insert(0, entry);
         let op = if metadata["managedFields"].is_null() {
             "add"
         } else {
@@ -190,7 +190,7 @@ impl Transfer<'_> {
         };
         let mut patch = vec![
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}),
-            json!({"op": op, "path": "/metadata/managedFields", "value": kept}),
+            json!({"op": op, "path": "/metadata/managedFields", "value": remaining}),
         ];
         patch.extend(
             removed
@@ -382,13 +382,13 @@ mod tests {
     #[test]
     fn given_up_and_removed_fields_share_one_patch() {
         let mut object = kubectl_object();
-        object["metadata"]["labels"] = json!({"deployer/name": "x", "app": "y"});
+        object["metadata"]["labels"] = json!({"tool/name": "x", "app": "y"});
         object["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"] =
-            json!({"f:deployer/name": {}, "f:app": {}});
+            json!({"f:tool/name": {}, "f:app": {}});
         let strip = [FieldPath::default()
             .key("metadata")
             .key("labels")
-            .key("deployer/name")];
+            .key("tool/name")];
         let give_up = ["data.a".parse().unwrap()];
         let transfer = Transfer {
             ours: OURS,

@@ -16,7 +16,7 @@ use pleach_model::object::{KeyValue, PathSegment, annotations};
 /// Server defaults are missing in the result. A dry run of the patch from [`super::remainder`] adds
 /// them.
 #[must_use]
-pub fn settled(
+pub fn predicted(
     live: &Value,
     sent: &Value,
     ours: &str,
@@ -69,12 +69,12 @@ fn maps(
     // The server removes a field, with all defaults below it, if we owned a part of it and no
     // manager owns any other part.
     let is_removed = |key: &str| !child(taken, key).is_empty() && child(others, key).is_empty();
-    let kept: Map<String, Value> = live
+    let remaining: Map<String, Value> = live
         .iter()
         .filter(|(key, _)| !sent.contains_key(*key) && !is_removed(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let mut left = Value::Object(kept);
+    let mut left = Value::Object(remaining);
     prune(&mut left, taken, others);
     if let Value::Object(left) = &mut left {
         for (key, desired) in sent {
@@ -127,7 +127,7 @@ fn is_same(desired: &Value, live: &Value, keys: &[String]) -> bool {
         Some(value) => live.get(key) == Some(value),
         None => live[key]
             .as_str()
-            .is_none_or(|text| locate::may_go_unsaid(key, text)),
+            .is_none_or(|text| locate::can_be_omitted(key, text)),
     })
 }
 
@@ -160,7 +160,7 @@ mod tests {
         object["spec"] = live.clone();
         let sent = json!({ "spec": sent });
         let from = |manager: &str| manager == "kubectl";
-        settled(&object, &sent, "pleach/a.b", &from, &[])["spec"].clone()
+        predicted(&object, &sent, "pleach/a.b", &from, &[])["spec"].clone()
     }
 
     #[test]

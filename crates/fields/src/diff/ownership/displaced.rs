@@ -74,7 +74,7 @@ fn missing<'w>(
             Some(value) => other.get(key) == Some(value),
             None => other[key]
                 .as_str()
-                .is_none_or(|text| locate::may_go_unsaid(key, text)),
+                .is_none_or(|text| locate::can_be_omitted(key, text)),
         })
     };
     desired

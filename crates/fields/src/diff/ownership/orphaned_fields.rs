@@ -15,7 +15,7 @@ use pleach_model::object::{FieldPath, KeyValue, PathSegment};
 ///
 /// The pointers can be removed in the returned order. They can include server defaults.
 pub fn orphaned(before: &Value, after: &Value, manager: &str) -> Vec<String> {
-    let held = owned_by_others(&before["metadata"], manager);
+    let owned = owned_by_others(&before["metadata"], manager);
     let sets = (
         applied_by(&after["metadata"], manager),
         owned_by_others(&after["metadata"], manager),
@@ -27,7 +27,7 @@ pub fn orphaned(before: &Value, after: &Value, manager: &str) -> Vec<String> {
             continue;
         };
         let is_whole = was.is_array() || was.is_object();
-        let Some(at) = pointer(&path).filter(|_| is_whole && !held.touches(&path)) else {
+        let Some(at) = pointer(&path).filter(|_| is_whole && !owned.touches(&path)) else {
             continue;
         };
         let owners = Owners {
@@ -164,7 +164,7 @@ mod tests {
         object(items(&["a", "b", "c", "d"]), &[(OURS, owned(&["a", "c"]))]),
         &["/spec/groups/3", "/spec/groups/1"])]
     #[case::as_a_whole_still(object(items(&["a", "c"]), &[(OURS, json!({}))]), &[])]
-    #[case::of_somebody_else(
+    #[case::of_another_manager(
         object(items(&["a", "b", "c"]), &[(OURS, owned(&["a", "c"])), ("other", owned(&["b"]))]), &[])]
     #[case::it_came_since(
         object(items(&["a", "c", "e"]), &[(OURS, owned(&["a", "c"]))]), &[])]

@@ -93,11 +93,11 @@ mod tests {
     #[test]
     fn defaults_of_the_new_version_are_not_left_to_the_manager_that_moves() {
         let to = ApiVersion::parse("example.org/v1");
-        let held = |fields: Value| FieldSet::parse(&json!({"f:spec": fields}));
+        let owned = |fields: Value| FieldSet::parse(&json!({"f:spec": fields}));
         let moves = |record: Value, before: &FieldSet| {
             all_at_with(&json!({ "managedFields": record }), &to, ("o", before))
         };
-        let (nothing, x) = (FieldSet::default(), held(json!({"f:x": {}})));
+        let (nothing, x) = (FieldSet::default(), owned(json!({"f:x": {}})));
         let ours = || entry("a", "v1", "f:a");
         // The first patch, then the patch that removes the fields which the first one added.
         let moved = moves(json!([entry("a", "v1beta1", "f:a")]), &nothing);

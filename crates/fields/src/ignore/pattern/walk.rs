@@ -75,8 +75,8 @@ impl FieldPattern {
 
     /// Removes the field from the body for an existing object. A field that we still own gets its
     /// live value instead.
-    pub(in crate::ignore) fn settle(&self, desired: &mut Value, live: &Value, ours: &FieldSet) {
-        settle(desired, Some(live), ours, &self.steps);
+    pub(in crate::ignore) fn keep_live(&self, desired: &mut Value, live: &Value, ours: &FieldSet) {
+        keep_live(desired, Some(live), ours, &self.steps);
     }
 
     /// Returns the set without the field and its descendants.
@@ -132,7 +132,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Returns whether the caller must remove the value from its container.
-fn settle(desired: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[Step]) -> bool {
+fn keep_live(desired: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[Step]) -> bool {
     let Some((first, rest)) = steps.split_first() else {
         return match live {
             Some(live) if !ours.is_empty() => {
@@ -150,7 +150,7 @@ fn settle(desired: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[S
             let below = below(ours, &PathSegment::Key(key.clone()));
             let live = live.and_then(|live| live.get(key));
             let was_empty = is_empty(child);
-            if settle(child, live, &below, rest) || (!was_empty && is_empty(child)) {
+            if keep_live(child, live, &below, rest) || (!was_empty && is_empty(child)) {
                 map.shift_remove(key);
             }
         }
@@ -161,7 +161,7 @@ fn settle(desired: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[S
                     return true;
                 }
                 let (found, below) = counterpart(item, live, ours);
-                !settle(item, found, &below, rest)
+                !keep_live(item, found, &below, rest)
             });
         }
         _ => {}
@@ -305,6 +305,6 @@ fn is_counterpart(item: &Value, segment: &PathSegment) -> bool {
         if let Some(known) = KeyValue::from_json(&item[key]) {
             return known == *value;
         }
-        item[key].is_null() && locate::may_go_unsaid(key, &text_of(value))
+        item[key].is_null() && locate::can_be_omitted(key, &text_of(value))
     }))
 }

@@ -302,7 +302,7 @@ fn first_failed(words: &[String]) -> Option<usize> {
 }
 
 /// Returns whether a word ends with "-ing" and names an ongoing activity.
-fn goes_on(word: &str) -> bool {
+fn is_in_progress(word: &str) -> bool {
     word.len() > 6 && word.ends_with("ing") && !STATES_IN_ING.contains(&word)
 }
 
@@ -318,8 +318,8 @@ pub(super) fn state(text: &str) -> Option<Meaning> {
     }
     let is_ready = is_any(&words, READY);
     let is_negated = is_any(&words, NEGATIONS);
-    let goes_on = words.iter().any(|word| goes_on(word));
-    if is_any(&words, IN_PROGRESS) || goes_on || is_negated && is_ready {
+    let is_in_progress = words.iter().any(|word| is_in_progress(word));
+    if is_any(&words, IN_PROGRESS) || is_in_progress || is_negated && is_ready {
         return Some(Meaning::InProgress);
     }
     if ["down", "new", "outofsync"].contains(&words.concat().as_str()) {
@@ -335,7 +335,7 @@ pub(super) fn reason(text: &str) -> Option<Meaning> {
         Some(Meaning::Failed)
     } else if is_any(&words, PAUSED) {
         Some(Meaning::Paused)
-    } else if is_any(&words, IN_PROGRESS) || words.iter().any(|word| goes_on(word)) {
+    } else if is_any(&words, IN_PROGRESS) || words.iter().any(|word| is_in_progress(word)) {
         Some(Meaning::InProgress)
     } else {
         None

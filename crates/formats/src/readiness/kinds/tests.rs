@@ -73,8 +73,8 @@ fn example(pattern: &str) -> String {
 }
 
 impl WrittenRow {
-    fn has(&self, wanted: Expect) -> bool {
-        self.cases.iter().any(|case| case.expect == wanted)
+    fn has(&self, expected: Expect) -> bool {
+        self.cases.iter().any(|case| case.expect == expected)
     }
 
     /// Problems of the row, one sentence each.

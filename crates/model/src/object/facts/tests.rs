@@ -116,8 +116,8 @@ fn a_policy_names_the_kind_of_its_parameters_and_a_binding_both() {
     let limit = Gvk::new("x.org/v1", "Limit");
     let id = |text: &str| text.parse::<ObjectId>().unwrap();
     for policy in ["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"] {
-        let asks = json!({"spec": {"paramKind": {"apiVersion": "x.org/v1", "kind": "Limit"}}});
-        let policy_facts = facts(GROUP, policy, &asks);
+        let body = json!({"spec": {"paramKind": {"apiVersion": "x.org/v1", "kind": "Limit"}}});
+        let policy_facts = facts(GROUP, policy, &body);
         assert_eq!(policy_facts.parameter_kind, Some(limit.clone()));
         assert_eq!(
             facts(GROUP, policy, &json!({"spec": {}})).parameter_kind,

@@ -17,7 +17,7 @@ use pleach_fields::diff::{
         FieldSet, applied_by, fingerprint_with, holders, orphaned, owned_by, same_entry, survivors,
     },
 };
-use pleach_fields::ignore::{self, FieldPattern, wants_replicas};
+use pleach_fields::ignore::{self, FieldPattern, sets_replicas};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{DesiredDigest, FieldPath, Manifest, managers};
 use pleach_state::inventory::OwnedBefore;
@@ -368,7 +368,7 @@ fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
         return "some of its fields are ignored now";
     }
     let replicas = FieldPattern::replicas();
-    if manifest.is_secret() || !wants_replicas(manifest) || ignored.of(id).contains(&replicas) {
+    if manifest.is_secret() || !sets_replicas(manifest) || ignored.of(id).contains(&replicas) {
         return "git changed";
     }
     let mut scaled = ignored.clone();

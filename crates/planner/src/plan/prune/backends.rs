@@ -15,7 +15,7 @@ use crate::plan::{
     protection::{installed_version, protected},
     removal::{Consented, Handed, Successor, successor},
 };
-use pleach_model::finding::{Finding, Kind, overridable::BACKEND_GOES};
+use pleach_model::finding::{Finding, Kind, overridable::BACKEND_DELETED};
 use pleach_model::object::{Manifest, ObjectId, ServiceRef, annotations};
 use pleach_state::inventory::{EntryState, Override};
 
@@ -113,19 +113,20 @@ fn report(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef)
     let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
     let to = &ctx.desired.version;
     let mut consents = ctx.policy.consent.iter();
-    let overriding = consents
-        .find(|consent| consent.allows_override_for((BACKEND_GOES, &service), release, from, to));
+    let overriding = consents.find(|consent| {
+        consent.allows_override_for((BACKEND_DELETED, &service), release, from, to)
+    });
     let finding = if let Some(overriding) = overriding {
         let reason = overriding.reason.clone().unwrap_or_default();
         let message = format!("check {BACKEND_GOES} is overridden ({reason}): {message}");
-        let check = BACKEND_GOES.to_owned();
+        let check = BACKEND_DELETED.to_owned();
         let one = Override { check, reason };
         if !draft.overrides.contains(&one) {
             draft.overrides.push(one);
         }
         Finding::warning(Kind::Policy, "check-overridden", message)
     } else {
-        Finding::error(Kind::Policy, BACKEND_GOES, message).hint(ways_out(ctx, id, &service))
+        Finding::error(Kind::Policy, BACKEND_DELETED, message).hint(ways_out(ctx, id, &service))
     };
     draft.findings.push(finding.on(service));
 }

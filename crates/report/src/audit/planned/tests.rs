@@ -87,7 +87,7 @@ fn the_same_writes_are_the_same() {
 
 #[rstest]
 #[case::the_record(&[("patch pleach.dev releases /dev.web", 200), ("patch - configmaps pleach-system/dev.web.inventory.0-ab", 201), ("delete coordination.k8s.io leases pleach-system/dev.web", 200), ("create - configmaps pleach-system/dev.web.journal", 201)])]
-#[case::what_the_loop_tells(&[("create - events default/dev.web.ab12", 201), ("patch - events default/dev.web.ab12", 200)])]
+#[case::controller_events(&[("create - events default/dev.web.ab12", 201), ("patch - events default/dev.web.ab12", 200)])]
 #[case::refused(&[("patch apps deployments web/other", 409)])]
 #[case::dry_run(&[("patch apps deployments web/other &dryRun=All", 200)])]
 #[case::reads(&[("get apps deployments web/other", 200)])]
@@ -115,23 +115,23 @@ fn differences_are_reported_by_object_and_verb() {
         ("patch batch jobs web/x", 200),
         ("create - events default/other.ab12", 201),
     ]));
-    let told = |verb, object: &str| Difference {
+    let difference = |verb, object: &str| Difference {
         verb,
         object: object.to_owned(),
     };
     assert_eq!(
         report.missing,
         [
-            told(Verb::Patch, "Namespace/web"),
-            told(Verb::Delete, "Service/web/old")
+            difference(Verb::Patch, "Namespace/web"),
+            difference(Verb::Delete, "Service/web/old")
         ]
     );
     assert_eq!(
         report.unplanned,
         [
-            told(Verb::Create, "events/default/other.ab12"),
-            told(Verb::Patch, "jobs.batch/web/x"),
-            told(Verb::Delete, "Deployment.apps/web/web")
+            difference(Verb::Create, "events/default/other.ab12"),
+            difference(Verb::Patch, "jobs.batch/web/x"),
+            difference(Verb::Delete, "Deployment.apps/web/web")
         ]
     );
 }
@@ -139,7 +139,7 @@ fn differences_are_reported_by_object_and_verb() {
 #[test]
 fn only_the_last_run_of_this_release_counts_whatever_the_order_of_lines() {
     let mut lines = ours(&ALL);
-    lines.push(line(OURS, "patch batch jobs web/former", 200, 0));
+    lines.push(line(OURS, "patch batch jobs web/other", 200, 0));
     lines.push(line(
         "pleach/0.1.0 dev.webs",
         "patch batch jobs web/x",

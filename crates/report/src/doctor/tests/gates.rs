@@ -3,9 +3,9 @@
 use rstest::rstest;
 
 use super::*;
-use crate::doctor::{Gate, Holding};
+use crate::doctor::{Gate, LeaseState};
 
-fn gate(holding: Holding) -> Gate {
+fn gate(lease_state: LeaseState) -> Gate {
     let name = "production.web.handover";
     let metadata = json!({"name": name, "uid": "u", "resourceVersion": "7",
         "annotations": {"pleach.dev/gate": "production.web"}});
@@ -23,7 +23,7 @@ fn gate(holding: Holding) -> Gate {
             "spec": {"policyName": policy}}),
         );
     }
-    gate.holding = holding;
+    gate.lease_state = lease_state;
     gate
 }
 
@@ -38,22 +38,22 @@ fn diagnoses(gate: Gate, releases: Vec<KnownRelease>) -> Vec<Diagnosis> {
 }
 
 #[rstest]
-#[case::in_use(Holding::Held, true, None)]
-#[case::not_known(Holding::Unknown, true, None)]
+#[case::in_use(LeaseState::Active, true, None)]
+#[case::not_known(LeaseState::Unknown, true, None)]
 #[case::given_up(
-    Holding::Expired,
+    LeaseState::Expired,
     true,
     Some("whose Lease holder no longer renews the Lease")
 )]
-#[case::left(Holding::Free, true, Some("which no client is executing"))]
-#[case::of_no_release(Holding::Free, false, Some("whose Release does not exist"))]
+#[case::left(LeaseState::Free, true, Some("which no client is executing"))]
+#[case::of_no_release(LeaseState::Free, false, Some("whose Release does not exist"))]
 fn a_gate_belongs_to_a_run(
-    #[case] holding: Holding,
+    #[case] lease_state: LeaseState,
     #[case] has_release: bool,
     #[case] why: Option<&str>,
 ) {
     let releases = has_release.then(|| release("production.web", &[]));
-    let found = diagnoses(gate(holding), releases.into_iter().collect());
+    let found = diagnoses(gate(lease_state), releases.into_iter().collect());
     let Some(why) = why else {
         assert_eq!(found, []);
         return;

@@ -118,7 +118,7 @@ fn unready_releases_name_the_reason() {
 
 #[rstest]
 #[case::it_left_git("Removed", true)]
-#[case::somebody_began_to_uninstall_it("Uninstalling", false)]
+#[case::uninstall_started("Uninstalling", false)]
 fn a_release_removed_from_git_is_uninstalled_and_not_applied(
     #[case] reason: &str,
     #[case] left_git: bool,

@@ -299,16 +299,16 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
 
 /// An apply alone cannot create a Service in a namespace that is being deleted.
 #[rstest]
-#[case::it_ends("old", true)]
-#[case::another_one_ends("other", false)]
+#[case::it_terminates("old", true)]
+#[case::another_one_terminates("other", false)]
 fn registrations_into_a_terminating_namespace_can_be_removed(
-    #[case] ending: &str,
-    #[case] told: bool,
+    #[case] terminating: &str,
+    #[case] is_suggested: bool,
 ) {
     let found = diagnose(&Observations {
         registrations: vec![dead_api()],
         namespaces: vec![Leaving {
-            name: ending.to_owned(),
+            name: terminating.to_owned(),
             since: NOW.parse().unwrap(),
             conditions: Vec::new(),
             finalizers: Vec::new(),
@@ -323,6 +323,6 @@ fn registrations_into_a_terminating_namespace_can_be_removed(
     let dead = found.find(|one| one.code == Code::ServiceMissing).unwrap();
     let fix = format!("`pleach doctor --fix {API} --yes`");
     let hint = dead.hint.as_deref().unwrap();
-    assert_eq!(hint.contains(&fix), told, "{hint}");
+    assert_eq!(hint.contains(&fix), is_suggested, "{hint}");
     assert_eq!(dead.command.as_deref(), Some("pleach apply prod/web"));
 }

@@ -3,11 +3,11 @@
 use rstest::rstest;
 
 use super::*;
-use crate::doctor::{Holding, Standing};
+use crate::doctor::{LeaseState, Standing};
 
 const OBJECT: &str = "Deployment.apps/web/api";
 
-fn standing(holding: Holding, state: &str) -> Standing {
+fn standing(lease_state: LeaseState, state: &str) -> Standing {
     let overlays = json!({"stop Deployment.apps/web/api": {
         "object": OBJECT, "uid": "u", "state": state,
         "set": {"spec": {"replicas": 0, "note": "it's"}},
@@ -17,7 +17,7 @@ fn standing(holding: Holding, state: &str) -> Standing {
     let value = json!({"metadata": {"name": "production.web.journal", "namespace": "pleach-system"},
         "data": {"journal": journal}});
     Standing {
-        holding,
+        lease_state,
         ..Standing::read(&value).unwrap().unwrap()
     }
 }
@@ -32,30 +32,30 @@ fn diagnoses(standing: Standing, has_release: bool) -> Vec<Diagnosis> {
 }
 
 #[rstest]
-#[case::in_use(Holding::Held)]
-#[case::not_known(Holding::Unknown)]
-fn changes_of_a_possibly_active_run_are_not_reported(#[case] holding: Holding) {
+#[case::in_use(LeaseState::Active)]
+#[case::not_known(LeaseState::Unknown)]
+fn changes_of_a_possibly_active_run_are_not_reported(#[case] lease_state: LeaseState) {
     for has_release in [true, false] {
-        assert_eq!(diagnoses(standing(holding, "on"), has_release), []);
+        assert_eq!(diagnoses(standing(lease_state, "on"), has_release), []);
     }
 }
 
 #[rstest]
 #[case::given_up(
-    Holding::Expired,
+    LeaseState::Expired,
     "on",
     "is",
     "whose Lease holder no longer renews the Lease"
 )]
-#[case::left(Holding::Free, "on", "is", "which no client is executing")]
-#[case::begun(Holding::Free, "intended", "may be", "which no client is executing")]
+#[case::left(LeaseState::Free, "on", "is", "which no client is executing")]
+#[case::begun(LeaseState::Free, "intended", "may be", "which no client is executing")]
 fn leftovers_of_a_run_are_reported_with_a_command(
-    #[case] holding: Holding,
+    #[case] lease_state: LeaseState,
     #[case] state: &str,
     #[case] is: &str,
     #[case] why: &str,
 ) {
-    let found = diagnoses(standing(holding, state), true);
+    let found = diagnoses(standing(lease_state, state), true);
     let [found] = &found[..] else {
         panic!("{found:#?}");
     };
@@ -77,7 +77,7 @@ fn leftovers_of_a_run_are_reported_with_a_command(
 
 #[test]
 fn leftovers_without_a_record_need_a_manual_revert() {
-    let found = diagnoses(standing(Holding::Free, "on"), false);
+    let found = diagnoses(standing(LeaseState::Free, "on"), false);
     let [found] = &found[..] else {
         panic!("{found:#?}");
     };
@@ -101,7 +101,7 @@ fn leftovers_without_a_record_need_a_manual_revert() {
 fn a_gate_on_record_is_nothing_that_was_different_before() {
     let gate = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover";
     for has_release in [true, false] {
-        let mut standing = standing(Holding::Free, "on");
+        let mut standing = standing(LeaseState::Free, "on");
         for one in standing.overlays.values_mut() {
             one.object = gate.parse().unwrap();
             one.original.0 = Value::Null;

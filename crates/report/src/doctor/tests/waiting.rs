@@ -101,7 +101,7 @@ fn a_namespace_that_waits_for_an_api_and_for_its_content_names_both() {
     "2026-07-01T10:09:30Z",
     Some(("has been terminating for 30s: NamespaceDeletionContentFailure: Failed to delete all resource types, 1 remaining: x",
         "kubectl get namespace st1 -o yaml")))]
-#[case::nobody(&[], "2026-07-01T10:00:00Z",
+#[case::no_controller(&[], "2026-07-01T10:00:00Z",
     Some(("has been terminating for 10m: waits for kubernetes", "kubectl get namespace st1 -o yaml")))]
 fn namespaces_are_stuck_with_a_cause(
     #[case] conditions: &[(&str, &str)],
@@ -161,7 +161,7 @@ fn an_api_is_named_as_a_whole() {
 fn objects_that_wait_long_for_a_finalizer_are_reported(
     #[case] since: &str,
     #[case] finalizers: Value,
-    #[case] told: bool,
+    #[case] is_reported: bool,
 ) {
     let found = diagnose(&Observations {
         objects: vec![object(
@@ -170,8 +170,8 @@ fn objects_that_wait_long_for_a_finalizer_are_reported(
         )],
         ..cluster()
     });
-    assert_eq!(!found.is_empty(), told);
-    if told {
+    assert_eq!(!found.is_empty(), is_reported);
+    if is_reported {
         assert_eq!(
             found[0].message,
             "has been terminating for 10m: waits for ex.io/keep"
@@ -184,7 +184,7 @@ fn objects_that_wait_long_for_a_finalizer_are_reported(
 }
 
 /// Builds an object with a finalizer of a controller named `gears`.
-fn held() -> Subject {
+fn deleting() -> Subject {
     let fields = json!({"f:metadata": {"f:finalizers": {"v:\"ex.io/keep\"": {}}}});
     object(
         "Thing.ex.io/web/a",
@@ -200,13 +200,13 @@ fn workload(kind: &str, container: &Value, status: &Value) -> Workload {
     Workload::read(kind, &value).unwrap()
 }
 
-const NOBODY: &str = "no Deployment, StatefulSet or DaemonSet is named gears, nor a container, image or command of one";
+const NO_CONTROLLER: &str = "no Deployment, StatefulSet or DaemonSet is named gears, nor a container, image or command of one";
 const IDLE: &str = "Deployment.apps/gears-system/operator has no ready pods";
 
 #[rstest]
-#[case::not_looked_at(None, None)]
-#[case::nobody(Some(vec![]), Some(NOBODY))]
-#[case::others(Some(vec![workload("Deployment", &json!({"name": "web"}), &json!({"readyReplicas": 1}))]), Some(NOBODY))]
+#[case::not_read(None, None)]
+#[case::no_controller(Some(vec![]), Some(NO_CONTROLLER))]
+#[case::other_workloads(Some(vec![workload("Deployment", &json!({"name": "web"}), &json!({"readyReplicas": 1}))]), Some(NO_CONTROLLER))]
 #[case::scaled_to_zero(Some(vec![workload("Deployment", &json!({"name": "gears"}), &json!({"replicas": 0}))]), Some(IDLE))]
 #[case::by_image(Some(vec![workload("DaemonSet", &json!({"image": "ex.io/team/gears:v1@sha256:0"}), &json!({"numberReady": 2}))]), None)]
 #[case::by_command(Some(vec![workload("StatefulSet", &json!({"command": ["/bin/gears", "-v"]}), &json!({"readyReplicas": 1}))]), None)]
@@ -214,9 +214,9 @@ fn a_finalizer_without_controller_is_reported_at_once(
     #[case] workloads: Option<Vec<Workload>>,
     #[case] cause: Option<&str>,
 ) {
-    assert!(waits_for_controller(&held()));
+    assert!(waits_for_controller(&deleting()));
     let found = diagnose(&Observations {
-        objects: vec![held()],
+        objects: vec![deleting()],
         workloads,
         ..cluster()
     });
@@ -242,7 +242,7 @@ fn a_finalizer_without_controller_is_reported_at_once(
 #[case("kube-controller-manager")]
 #[case("pleach/production.web")]
 fn common_field_managers_are_no_controllers(#[case] manager: &str) {
-    let mut object = held();
+    let mut object = deleting();
     object.finalizers[0].set_by = vec![manager.to_owned()];
     assert!(!waits_for_controller(&object));
 }
@@ -251,7 +251,7 @@ fn common_field_managers_are_no_controllers(#[case] manager: &str) {
 #[case::dead("api", "Fail", &["UPDATE"], true)]
 #[case::answers("live", "Fail", &["UPDATE"], false)]
 #[case::need_not_answer("api", "Ignore", &["UPDATE"], false)]
-#[case::is_not_asked("api", "Fail", &["CREATE"], false)]
+#[case::does_not_intercept("api", "Fail", &["CREATE"], false)]
 fn a_webhook_that_blocks_a_finalizer_is_named(
     #[case] service: &str,
     #[case] policy: &str,
@@ -273,7 +273,7 @@ fn a_webhook_that_blocks_a_finalizer_is_named(
     let kind = "ValidatingWebhookConfiguration";
     let mut observations = Observations {
         registrations: vec![webhooks(kind, &[webhook(service, policy, operations)])],
-        objects: vec![held()],
+        objects: vec![deleting()],
         ..cluster()
     };
     let groups = observations.discovery.groups_mut();

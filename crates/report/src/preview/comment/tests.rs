@@ -134,13 +134,13 @@ fn a_crd_of_700_kb_shows_its_first_lines() {
             text
         })
     };
-    let (old, new) = (schema("former"), schema("new"));
+    let (old, new) = (schema("previous"), schema("new"));
     assert!(old.len() + new.len() > 1_000_000);
     let crd = object("CustomResourceDefinition", "things.example.org", &old, &new);
     let other = object("ConfigMap", "small", "a: 1\n", "a: 2\n");
     let text = written(&preview(vec![release("dev.web", vec![crd, other])]), LIMIT);
     assert!(text.len() < 16_000, "{}", text.len());
-    assert!(text.contains("-  field0: former of a schema"), "{text}");
+    assert!(text.contains("-  field0: previous of a schema"), "{text}");
     assert!(text.contains("more lines are not shown"), "{text}");
     assert!(text.contains("+a: 2"), "{text}");
 }
@@ -173,12 +173,12 @@ fn markers_for_programs_cannot_be_forged_by_manifests() {
         text.starts_with("<!-- pleach preview dev -->\n<!-- pleach head bbb"),
         "{text}"
     );
-    let said = stated(&text).unwrap();
+    let found = stated(&text).unwrap();
     assert_eq!(
-        said.effects,
+        found.effects,
         BTreeMap::from([("dev.web".to_owned(), effects)])
     );
-    assert_eq!(stated("a comment of somebody\n"), None);
+    assert_eq!(stated("a comment of a user\n"), None);
 }
 
 #[test]

@@ -104,11 +104,11 @@ fn an_outcome_is_recorded_as_its_word() {
 }
 
 /// A record in format 1, byte for byte.
-const FORMER: &str = r#"{"metadata":{"name":"e.r","uid":"u","resourceVersion":"7"},"status":{"record":{"applying":null,"bundle":"web","entries":2,"format":1,"history":[{"at":"1970-01-01T00:00:00Z","result":"deployed","revision":"abc","version":"v1"}],"installed":{"at":"1970-01-01T00:00:00Z","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","revision":"abc","version":"v1"},"ready":true,"repository":"fleet","shards":[],"stage":"verify"}}}"#;
+const PREVIOUS: &str = r#"{"metadata":{"name":"e.r","uid":"u","resourceVersion":"7"},"status":{"record":{"applying":null,"bundle":"web","entries":2,"format":1,"history":[{"at":"1970-01-01T00:00:00Z","result":"deployed","revision":"abc","version":"v1"}],"installed":{"at":"1970-01-01T00:00:00Z","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","revision":"abc","version":"v1"},"ready":true,"repository":"fleet","shards":[],"stage":"verify"}}}"#;
 
 #[test]
 fn a_record_of_the_previous_format_is_read() {
-    let object: Value = serde_json::from_str(FORMER).unwrap();
+    let object: Value = serde_json::from_str(PREVIOUS).unwrap();
     let record = Installed::from_object(&object).unwrap();
     assert_eq!((record.format, record.entries), (1, 2));
     assert_eq!(record.installed.as_ref().unwrap().version, "v1");
@@ -194,7 +194,7 @@ fn an_empty_record_is_blank() {
         let written = json!({"metadata": {"name": "e.r"}, "status": status});
         assert!(!Installed::from_object(&written).unwrap().is_blank());
     }
-    let previous: Value = serde_json::from_str(FORMER).unwrap();
+    let previous: Value = serde_json::from_str(PREVIOUS).unwrap();
     assert!(!Installed::from_object(&previous).unwrap().is_blank());
 }
 

@@ -10,7 +10,7 @@ use pleach_planner::text_diff::ObjectDiff;
 const OBJECT: usize = 12_000;
 
 /// Remaining bytes of a comment.
-pub(super) struct Room {
+pub(super) struct Space {
     left: usize,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Entry<'a> {
     pub(super) object: &'a ObjectDiff,
 }
 
-impl Room {
+impl Space {
     pub(super) fn new(left: usize) -> Self {
         Self { left }
     }
@@ -44,8 +44,8 @@ impl Room {
             .map(|entry| listed_object(entry.object))
             .collect();
         let names: usize = listed.iter().map(String::len).sum();
-        let kept = names.min(self.left / 2);
-        let mut to_draw = self.left - kept;
+        let reserved = names.min(self.left / 2);
+        let mut to_draw = self.left - reserved;
         let mut texts: Vec<Option<String>> = entries.iter().map(|_| None).collect();
         let mut order: Vec<usize> = (0..entries.len()).collect();
         // The sort is stable, because objects are already sorted within a section.
@@ -62,12 +62,12 @@ impl Room {
             // Blank lines prevent a list from continuing into the HTML.
             let drawn = format!("\n{}\n", drawn_object(object, OBJECT.min(to_draw)));
             // If space is reserved for all names, it includes the name of this object.
-            let kept_for_it = if names == kept {
+            let reserved_for_it = if names == reserved {
                 listed[index].len()
             } else {
                 0
             };
-            let cost = drawn.len().saturating_sub(kept_for_it);
+            let cost = drawn.len().saturating_sub(reserved_for_it);
             if cost <= to_draw {
                 to_draw -= cost;
                 texts[index] = Some(drawn);

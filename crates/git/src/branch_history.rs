@@ -20,12 +20,12 @@ const BRANCH: &str = "refs/pleach/former";
 
 /// History of a branch at the time of the fetch.
 #[derive(Debug)]
-pub struct Former {
+pub struct BranchHistory {
     signatures: Option<Signatures>,
     reader: Reader,
 }
 
-impl Former {
+impl BranchHistory {
     /// Fetches the history into a separate copy, because the mirror can be shallow. Blocks and
     /// connects from this process.
     pub fn fetch(remote: &Remote, branch: &str) -> Result<Self, GitError> {
@@ -49,8 +49,8 @@ impl Former {
             background: false,
         };
         let order = Fetch::download(remote.peer(&from)?, store.path().to_owned(), download);
-        let received = remote.carry(carrier, &order);
-        store.settle()?;
+        let received = remote.receive_by(carrier, &order);
+        store.clean_up()?;
         received.map_err(|error| error.of(&remote.url))?;
         // A deleted branch fetches nothing.
         Repository::open_bare(store.path())
