@@ -270,7 +270,7 @@ async fn proofs_tell_what_an_upgrade_left_behind() {
     let product = Product::kubevirt();
     let mut world = World::start(kubeconfig, product.clone()).await.unwrap();
     let broken = |result: anyhow::Result<String>| result.unwrap_err().to_string();
-    proof::settled(&kubectl).unwrap();
+    proof::finished(&kubectl).unwrap();
     let before = proof::contents(&kubectl, "kube-system").unwrap();
 
     install(&kubectl, "v0.11.0", "kube-system");
@@ -342,6 +342,6 @@ async fn proofs_tell_what_an_upgrade_left_behind() {
         "rollout status -n=kubevirt deployment/virt-api --timeout=60s",
     );
     proof::webhook_denies(&kubectl, &product).unwrap();
-    proof::namespace_comes_and_goes(&kubectl).unwrap();
+    proof::namespace_is_created_and_deleted(&kubectl).unwrap();
     world.stop().await.unwrap();
 }

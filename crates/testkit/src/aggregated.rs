@@ -26,7 +26,7 @@ pub const GROUP: &str = "kept.example.org";
 pub const PORT: u16 = 8443;
 
 /// Objects by path.
-type Kept = Arc<Mutex<BTreeMap<String, Value>>>;
+type Stored = Arc<Mutex<BTreeMap<String, Value>>>;
 
 /// Serves on a separate thread until the process ends.
 pub fn serve() -> anyhow::Result<()> {
@@ -47,21 +47,21 @@ pub fn serve() -> anyhow::Result<()> {
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
-    let kept = Kept::default();
+    let stored = Stored::default();
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, kept) = (acceptor.clone(), Arc::clone(&kept));
+        let (acceptor, stored) = (acceptor.clone(), Arc::clone(&stored));
         connections.spawn(async move {
             // Errors are the client's concern.
             let Ok(stream) = acceptor.accept(stream).await else {
                 return;
             };
             let handler = service_fn(|request| {
-                let kept = Arc::clone(&kept);
-                async move { Ok::<_, Infallible>(respond(request, &kept).await) }
+                let stored = Arc::clone(&stored);
+                async move { Ok::<_, Infallible>(respond(request, &stored).await) }
             });
             drop(
                 hyper::server::conn::http1::Builder::new()
@@ -72,14 +72,14 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
     }
 }
 
-async fn respond(request: Request<Incoming>, kept: &Kept) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, stored: &Stored) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let body = match body.collect().await {
         Ok(body) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
         Err(_) => Value::Null,
     };
     let query = head.uri.query().unwrap_or_default();
-    let (code, answer) = answer(&head.method, head.uri.path(), query, body, kept);
+    let (code, answer) = answer(&head.method, head.uri.path(), query, body, stored);
     let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
     *response.status_mut() = code;
     let json = header::HeaderValue::from_static("application/json");
@@ -92,12 +92,12 @@ fn answer(
     path: &str,
     query: &str,
     body: Value,
-    kept: &Kept,
+    stored: &Stored,
 ) -> (StatusCode, Value) {
     if let Some(found) = discovery(path) {
         return (StatusCode::OK, found);
     }
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stored = stored.lock().unwrap_or_else(PoisonError::into_inner);
     let absent = || {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
             "reason": "NotFound", "code": 404, "message": "notes not found"});
@@ -107,17 +107,17 @@ fn answer(
         return absent();
     }
     if path.ends_with("/notes") {
-        let items: Vec<&Value> = kept.values().collect();
+        let items: Vec<&Value> = stored.values().collect();
         let list = json!({"kind": "NoteList", "apiVersion": format!("{GROUP}/v1"),
             "metadata": {"resourceVersion": "1"}, "items": items});
         return (StatusCode::OK, list);
     }
     match *method {
         Method::PATCH => {
-            let is_new = !kept.contains_key(path);
-            let note = written(body, kept.get(path), path);
+            let is_new = !stored.contains_key(path);
+            let note = written(body, stored.get(path), path);
             if !query.contains("dryRun=") {
-                kept.insert(path.to_owned(), note.clone());
+                stored.insert(path.to_owned(), note.clone());
             }
             let code = if is_new {
                 StatusCode::CREATED
@@ -126,10 +126,10 @@ fn answer(
             };
             (code, note)
         }
-        Method::DELETE => kept
+        Method::DELETE => stored
             .remove(path)
             .map_or_else(absent, |note| (StatusCode::OK, note)),
-        _ => kept
+        _ => stored
             .get(path)
             .map_or_else(absent, |note| (StatusCode::OK, note.clone())),
     }
@@ -171,11 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_kept() {
-        let kept = Kept::default();
+    fn notes_are_stored() {
+        let stored = Stored::default();
         let ask = |method: &Method, path: &str, query: &str| {
             let body = json!({"kind": "Note", "metadata": {"name": "a"}});
-            let (code, value) = answer(method, path, query, body, &kept);
+            let (code, value) = answer(method, path, query, body, &stored);
             (code.as_u16(), value)
         };
         let path = format!("/apis/{GROUP}/v1/namespaces/x/notes/a");

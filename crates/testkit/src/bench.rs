@@ -5,8 +5,8 @@
 //! write. So the numbers cover only the two programs and the server's work for them.
 
 pub mod arena;
-pub mod desk;
 pub mod fleet;
+pub mod local;
 pub mod measure;
 pub mod report;
 pub mod workload;
@@ -74,20 +74,20 @@ impl Options {
     }
 }
 
-/// Runs the benchmark. Reports progress with `say`.
-pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result<Report> {
+/// Runs the benchmark. Reports progress with `report_line`.
+pub async fn run(options: &Options, mut report_line: impl FnMut(&str)) -> anyhow::Result<Report> {
     let mut report = Report::new(measure::machine(), options.rounds);
-    say("the desk: start, render and preview");
-    report.desk = desk::measure(&options.pleach, options.templated, options.releases)?;
+    report_line("local runs: start, render and preview");
+    report.local = local::measure(&options.pleach, options.templated, options.releases)?;
     for workload in &options.workloads {
-        say(&format!("{workload}: a control plane is started"));
+        report_line(&format!("{workload}: a control plane is started"));
         let arena = Arena::start(&options.pleach, *workload).await?;
         for round in 0..options.rounds {
             // Alternate the order, because the second tool finds warmer caches in the server.
             let mut tools = [Tool::Pleach, Tool::Kubectl];
             tools.rotate_left(round % 2);
             for tool in tools {
-                say(&format!("{workload}: round {}, {tool}", round + 1));
+                report_line(&format!("{workload}: round {}, {tool}", round + 1));
                 play(&arena, options, *workload, tool, &mut report).await?;
             }
         }
@@ -122,7 +122,7 @@ async fn play(
             sample,
         );
         if task == Task::FirstApply {
-            arena.settle(tool).await?;
+            arena.wait_until_idle(tool).await?;
         }
     }
     arena.clear().await

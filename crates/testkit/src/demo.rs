@@ -68,7 +68,7 @@ impl Demo {
         let product = Product::kubevirt();
         let mut world = World::start(control_plane.kubeconfig(), product.clone()).await?;
         let kubectl = Kubectl::new(control_plane.kubectl(), control_plane.kubeconfig());
-        proof::settled(&kubectl)?;
+        proof::finished(&kubectl)?;
         let before = proof::contents(&kubectl, "kube-system")?;
         let cluster = proof::cluster_id(&kubectl)?;
         writeln!(out, "API server at {}", control_plane.server_url())?;
@@ -103,7 +103,7 @@ impl Demo {
 
         heading(out, "What the cluster looks like now")?;
         world.more_writes(40, DEADLINE).await?;
-        let mut checks = Checks { out, held: true };
+        let mut checks = Checks { out, passed: true };
         checks.add(
             "the upgrade ended well",
             upgraded.map(|()| "exit code 0".to_owned()),
@@ -119,7 +119,7 @@ impl Demo {
         for (what, result) in moved.checks().await {
             checks.add(what, result)?;
         }
-        let held = checks.held;
+        let passed = checks.passed;
 
         heading(out, "Pods that crashed on the way")?;
         let crashes = world.crashes();
@@ -132,14 +132,14 @@ impl Demo {
 
         heading(out, "What the user saw during the upgrade")?;
         writeln!(out, "{}", world.stop().await?)?;
-        Ok(held)
+        Ok(passed)
     }
 }
 
 /// Prints the results of checks.
 struct Checks<'a> {
     out: &'a mut dyn Write,
-    held: bool,
+    passed: bool,
 }
 
 impl Checks<'_> {
@@ -147,7 +147,7 @@ impl Checks<'_> {
         match result {
             Ok(detail) => writeln!(self.out, "✓ {what} ({detail})"),
             Err(error) => {
-                self.held = false;
+                self.passed = false;
                 writeln!(self.out, "✗ {what}: {error:#}")
             }
         }
@@ -190,10 +190,10 @@ impl Git<'_> {
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_PAGER", "cat");
-        for who in ["AUTHOR", "COMMITTER"] {
+        for role in ["AUTHOR", "COMMITTER"] {
             command
-                .env(format!("GIT_{who}_NAME"), "Demo")
-                .env(format!("GIT_{who}_EMAIL"), "demo@example.org");
+                .env(format!("GIT_{role}_NAME"), "Demo")
+                .env(format!("GIT_{role}_EMAIL"), "demo@example.org");
         }
         shown(out, "git", args, command).await
     }

@@ -52,7 +52,7 @@ const STATE: &str = "pleach-system";
 const CONCURRENCY: usize = 8;
 
 /// Maximum number of differences in a message.
-const TOLD: usize = 20;
+const SHOWN: usize = 20;
 
 /// Object of a cluster with its path.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Dump {
             let object = &found.object;
             if is_restless(object)
                 || is_state_map(object) && has_record(object, &all)
-                || is_kept_plan(object, &all)
+                || is_stored_plan(object, &all)
             {
                 continue;
             }
@@ -130,8 +130,8 @@ impl Dump {
             }
             if started.elapsed() > patience {
                 let count = differences.len();
-                let told = &differences[..count.min(TOLD)];
-                bail!("{count} differences:\n{}", told.join("\n"));
+                let shown = &differences[..count.min(SHOWN)];
+                bail!("{count} differences:\n{}", shown.join("\n"));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -164,10 +164,10 @@ async fn kinds(client: &Client) -> anyhow::Result<Vec<Resource>> {
                 for resource in array(&version["resources"]) {
                     let plural = text(&resource["resource"]);
                     let verbs = array(&resource["verbs"]);
-                    let is_kept = ["list", "delete"]
+                    let is_stored = ["list", "delete"]
                         .iter()
                         .all(|verb| verbs.iter().any(|one| one == verb));
-                    if is_kept && seen.insert((name.to_owned(), plural.to_owned())) {
+                    if is_stored && seen.insert((name.to_owned(), plural.to_owned())) {
                         kinds.push(Resource {
                             api_version: api_version.clone(),
                             kind: text(&resource["responseKind"]["kind"]).to_owned(),
@@ -219,8 +219,8 @@ fn is_restless(object: &Value) -> bool {
         .map_or("", |(group, _)| group);
     let kind = text(&object["kind"]);
     // Include only pleach's own Leases.
-    let is_lease_of_others = kind == "Lease" && object["metadata"]["namespace"] != STATE;
-    is_lease_of_others || RESTLESS.contains(&(group, kind))
+    let is_foreign_lease = kind == "Lease" && object["metadata"]["namespace"] != STATE;
+    is_foreign_lease || RESTLESS.contains(&(group, kind))
 }
 
 /// Returns whether the object is a shard of an inventory.
@@ -238,7 +238,7 @@ fn has_record(shard: &Value, all: &BTreeMap<String, Found>) -> bool {
 }
 
 /// Returns whether the object is the stored plan of a run, which differs after a kill.
-fn is_kept_plan(object: &Value, all: &BTreeMap<String, Found>) -> bool {
+fn is_stored_plan(object: &Value, all: &BTreeMap<String, Found>) -> bool {
     let metadata = &object["metadata"];
     let release = text(&metadata["name"]).strip_suffix(".plan");
     object["kind"] == "ConfigMap"
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_by_itself_does_not_count_and_all_else_does() {
+    fn only_unavoidable_differences_are_ignored() {
         let map = |uid: &str, value: &str, manager: &str| {
             lasting(
                 &json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value},
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_secrets_are_compared_and_not_kept() {
+    fn values_of_secrets_are_compared_and_not_stored() {
         let secret = |desired: Value| {
             let object = json!({"kind": "Secret", "data": {"k": "cGxhaW4="},
                 "metadata": {"annotations": {annotations::DESIRED: desired}}});

@@ -136,14 +136,14 @@ fn serve(
         runtime.block_on(async {
             let relay = Relay::connect(kubeconfig, recorder).await?;
             let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
-            let _nobody_waits = started.send(Ok(listener.local_addr()?.port()));
+            let _sent = started.send(Ok(listener.local_addr()?.port()));
             let tls = relay::server_config(certificate)?;
             stop.run_until_cancelled(relay.accept(listener, tls)).await;
             Ok(())
         })
     };
     if let Err(error) = run() {
-        let _nobody_waits = started.send(Err(error));
+        let _sent = started.send(Err(error));
     }
 }
 

@@ -443,6 +443,6 @@ fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-fn has(query: &str, name: &str, wanted: &str) -> bool {
-    value(query, name) == Some(wanted)
+fn has(query: &str, name: &str, expected: &str) -> bool {
+    value(query, name) == Some(expected)
 }

@@ -207,10 +207,10 @@ impl Generated {
     /// Returns the differences between a version and the live objects by id: missing, different and
     /// superfluous ones. Without a version, nothing is desired.
     pub fn wrong(&self, side: Option<Side>, live: &BTreeMap<String, Value>) -> Vec<String> {
-        let wanted = side.map_or(&[][..], |side| self.objects(side));
-        let ids: BTreeSet<String> = wanted.iter().map(id).collect();
+        let desired = side.map_or(&[][..], |side| self.objects(side));
+        let ids: BTreeSet<String> = desired.iter().map(id).collect();
         let mut wrong = Vec::new();
-        for object in wanted {
+        for object in desired {
             let id = id(object);
             match live.get(&id) {
                 None => wrong.push(format!("{id} is absent")),
@@ -239,20 +239,20 @@ impl Generated {
     }
 }
 
-/// Adds all values of `wanted` that are not in `live`.
-fn lacks(wanted: &Value, live: &Value, place: &str, wrong: &mut Vec<String>) {
-    match (wanted, live) {
-        (Value::Object(wanted), _) => {
-            for (key, value) in wanted {
+/// Adds all values of `desired` that are not in `live`.
+fn lacks(desired: &Value, live: &Value, place: &str, wrong: &mut Vec<String>) {
+    match (desired, live) {
+        (Value::Object(desired), _) => {
+            for (key, value) in desired {
                 lacks(value, &live[key], &format!("{place}.{key}"), wrong);
             }
         }
-        (Value::Array(wanted), Value::Array(items)) if wanted.len() == items.len() => {
-            for (index, (value, item)) in wanted.iter().zip(items).enumerate() {
+        (Value::Array(desired), Value::Array(items)) if desired.len() == items.len() => {
+            for (index, (value, item)) in desired.iter().zip(items).enumerate() {
                 lacks(value, item, &format!("{place}[{index}]"), wrong);
             }
         }
-        _ if wanted == live => {}
+        _ if desired == live => {}
         _ => wrong.push(format!("{place} is another")),
     }
 }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_namespace_has_it_in_the_same_version() {
+    fn namespaced_objects_have_their_namespace_in_the_same_version() {
         let (mut come, mut go) = (0, 0);
         for seed in 0..40 {
             let bundle = Generated::new("a", seed, SHAPE);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_not_as_wanted_is_told() {
+    fn a_cluster_with_undesired_state_is_reported() {
         let bundle = Generated::new("a", 3, SHAPE);
         let mut live: BTreeMap<String, Value> = bundle
             .objects(Side::New)

@@ -19,7 +19,7 @@ use crate::loopback::{Loopback, response};
 #[derive(Debug, Default)]
 struct Shared {
     /// Required `Authorization` header. `None`: no authentication.
-    wanted: Option<String>,
+    authorization: Option<String>,
     /// Methods and paths of all requests.
     requests: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl GitServer {
 
     /// Requires this `Authorization` header from now on.
     pub fn demand(&self, authorization: &str) {
-        self.shared().wanted = Some(authorization.to_owned());
+        self.shared().authorization = Some(authorization.to_owned());
     }
 
     /// Returns the requests so far, such as `POST /fleet.git/git-upload-pack`.
@@ -122,8 +122,8 @@ async fn answer(
         let mut shared = server.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.requests.push(format!("{method} {}", uri.path()));
         let sent = headers.get("authorization").map(HeaderValue::as_bytes);
-        let wanted = shared.wanted.as_ref().map(String::as_bytes);
-        wanted.is_some() && sent != wanted
+        let authorization = shared.authorization.as_ref().map(String::as_bytes);
+        authorization.is_some() && sent != authorization
     };
     if refused {
         return response(

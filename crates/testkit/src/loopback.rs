@@ -26,7 +26,7 @@ impl Loopback {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
-        let ending = stop.clone();
+        let stopping = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -38,7 +38,7 @@ impl Loopback {
                 };
                 tokio::select! {
                     _ended = async { axum::serve(listener, router).await } => {}
-                    () = ending.cancelled() => {}
+                    () = stopping.cancelled() => {}
                 }
             });
         });

@@ -100,11 +100,11 @@ impl Program {
             }
             if started.elapsed() > DEADLINE {
                 victim.kill();
-                let mut said = String::new();
+                let mut stderr = String::new();
                 err.rewind()?;
-                err.read_to_string(&mut said)?;
+                err.read_to_string(&mut stderr)?;
                 let line = args.join(" ");
-                anyhow::bail!("`pleach {line}` takes longer than {DEADLINE:?}\n{said}");
+                anyhow::bail!("`pleach {line}` takes longer than {DEADLINE:?}\n{stderr}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
@@ -122,9 +122,9 @@ impl Program {
     }
 
     /// Starts a command line in the background. Its stderr goes to a file.
-    pub fn start(&self, args: &[&str], said: File) -> anyhow::Result<Child> {
+    pub fn start(&self, args: &[&str], stderr: File) -> anyhow::Result<Child> {
         let mut command = self.command(args)?;
-        command.stdout(Stdio::null()).stderr(said);
+        command.stdout(Stdio::null()).stderr(stderr);
         command
             .spawn()
             .with_context(|| format!("failed to start {}", self.executable.display()))

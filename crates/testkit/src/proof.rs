@@ -76,7 +76,7 @@ impl Move<'_> {
             ("webhooks work", webhook_denies(kubectl, product)),
             (
                 "a namespace can be created and deleted",
-                namespace_comes_and_goes(kubectl),
+                namespace_is_created_and_deleted(kubectl),
             ),
         ]
     }
@@ -136,7 +136,7 @@ fn id(object: &Value) -> String {
 
 /// Waits until the API server and controllers have created the initial objects of a cluster. The
 /// [`contents`] of kube-system no longer change by themselves then.
-pub fn settled(kubectl: &Kubectl) -> anyhow::Result<()> {
+pub fn finished(kubectl: &Kubectl) -> anyhow::Result<()> {
     kubectl
         .run(&[
             "wait",
@@ -151,13 +151,13 @@ pub fn settled(kubectl: &Kubectl) -> anyhow::Result<()> {
         .map(drop)
 }
 
-/// Checks that a namespace has no new objects except those in `kept`. Waits a moment for the
+/// Checks that a namespace has no new objects except those in `except`. Waits a moment for the
 /// garbage collector.
 pub fn nothing_left(
     kubectl: &Kubectl,
     namespace: &str,
     before: &Contents,
-    kept: &[&str],
+    except: &[&str],
 ) -> anyhow::Result<String> {
     let start = Instant::now();
     loop {
@@ -165,7 +165,7 @@ pub fn nothing_left(
         let left: Vec<&str> = now
             .difference(before)
             .map(String::as_str)
-            .filter(|id| !kept.contains(id))
+            .filter(|id| !except.contains(id))
             .collect();
         if left.is_empty() {
             return Ok(format!("{namespace} holds what it held before"));
@@ -340,7 +340,7 @@ pub async fn discovery_is_fresh(kubectl: &Kubectl, kubeconfig: &Path) -> anyhow:
 }
 
 /// Checks that a namespace can be created and deleted, which would hang with an unavailable API.
-pub fn namespace_comes_and_goes(kubectl: &Kubectl) -> anyhow::Result<String> {
+pub fn namespace_is_created_and_deleted(kubectl: &Kubectl) -> anyhow::Result<String> {
     let name = format!("proof-{}", process::id());
     kubectl.run(&["create", "namespace", &name])?;
     kubectl.run(&["delete", "namespace", &name, "--timeout=30s"])?;

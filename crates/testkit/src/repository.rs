@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_hold_what_was_written_edited_and_removed() {
+    fn commits_contain_written_edited_and_removed_files() {
         let repo = TestRepo::new([("a", "one"), ("b", "two")]).unwrap();
         repo.commit("start").unwrap();
         repo.edit("a", "one", "three").unwrap();

@@ -46,7 +46,7 @@ impl Scene {
         .await?;
         let kubeconfig = control_plane.kubeconfig();
         let kubectl = Kubectl::new(control_plane.kubectl(), kubeconfig);
-        proof::settled(&kubectl)?;
+        proof::finished(&kubectl)?;
         Ok(Self {
             world: World::start(kubeconfig, product.clone()).await?,
             proxy: FaultProxy::start(kubeconfig)?,

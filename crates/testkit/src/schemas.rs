@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::control_plane::binaries;
 
 /// Releases of earlier minor versions to read, with the checksum of the module in `go.sum`.
-pub const FORMER: [(&str, &str); 4] = [
+pub const PREVIOUS: [(&str, &str); 4] = [
     (
         "v1.32.13",
         "h1:5TGYdZ6YZqdp6h/Rp1vX/4TIoybMPdgv97LCZCtPuNQ=",

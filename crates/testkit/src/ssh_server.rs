@@ -49,7 +49,7 @@ impl SshServer {
     pub fn start() -> anyhow::Result<Self> {
         let program = PLACES.iter().map(Path::new).find(|path| path.exists());
         let program = program.context("there is no sshd; `make check-tools` names its package")?;
-        let user = said(Command::new("id").arg("-un"))?;
+        let user = output_of(Command::new("id").arg("-un"))?;
         if user == "root" {
             fs::create_dir_all(PRIVILEGE_SEPARATION)
                 .with_context(|| format!("failed to make {PRIVILEGE_SEPARATION}"))?;
@@ -131,12 +131,12 @@ impl SshServer {
 
     /// Returns the fingerprint of the server's key.
     pub fn fingerprint(&self) -> anyhow::Result<String> {
-        let said = said(
+        let printed = output_of(
             Command::new("ssh-keygen")
                 .arg("-lf")
                 .arg(self.folder.path().join("host.pub")),
         )?;
-        let fingerprint = said.split(' ').nth(1).context("ssh-keygen told none")?;
+        let fingerprint = printed.split(' ').nth(1).context("ssh-keygen told none")?;
         Ok(fingerprint.to_owned())
     }
 
@@ -169,7 +169,7 @@ impl Drop for SshServer {
 
 /// Creates a key pair: the private key at a path, the public one beside it.
 pub fn make_key(path: &Path) -> anyhow::Result<()> {
-    said(
+    output_of(
         Command::new("ssh-keygen")
             .args([
                 "-q",
@@ -187,7 +187,7 @@ pub fn make_key(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Runs a program and returns its output.
-fn said(command: &mut Command) -> anyhow::Result<String> {
+fn output_of(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()
         .with_context(|| format!("failed to run {}", command.get_program().display()))?;

@@ -262,7 +262,7 @@ struct Programs {
 impl Programs {
     fn find(options: &Options) -> Result<Self, ThrowawayError> {
         let find = |name| options.binaries.find(name);
-        let find_if = |wanted: bool, name| wanted.then(|| find(name)).transpose();
+        let find_if = |is_needed: bool, name| is_needed.then(|| find(name)).transpose();
         Ok(Self {
             etcd: find("etcd")?,
             kube_apiserver: find("kube-apiserver")?,

@@ -244,12 +244,12 @@ impl Snapshot {
 
 fn is_ready(workload: &Value) -> bool {
     let status = &workload["status"];
-    let (ready, wanted) = if workload["kind"] == "Deployment" {
+    let (ready, desired) = if workload["kind"] == "Deployment" {
         (&status["readyReplicas"], &workload["spec"]["replicas"])
     } else {
         (&status["numberReady"], &status["desiredNumberScheduled"])
     };
-    ready == wanted && ready.as_u64() > Some(0)
+    ready == desired && ready.as_u64() > Some(0)
 }
 
 /// Returns the namespace of a registration's Service.

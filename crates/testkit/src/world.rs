@@ -146,9 +146,9 @@ impl World {
         });
         let log = ValidationLog::default();
         let mut tasks = JoinSet::new();
-        let told = (Arc::clone(&shared.product), log.clone());
+        let parts = (Arc::clone(&shared.product), log.clone());
         let answer = move |request: Request<Incoming>, namespace: String| {
-            let (product, log) = told.clone();
+            let (product, log) = parts.clone();
             async move { server::respond(request, &product, &namespace, &log).await }
         };
         tasks.spawn(server::serve(listener, shared.alive.clone(), answer));

@@ -200,7 +200,7 @@ impl Arena {
     }
 
     /// Completes the rollout: marks Deployments as rolled out and lets pleach verify them.
-    pub async fn settle(&self, tool: Tool) -> anyhow::Result<()> {
+    pub async fn wait_until_idle(&self, tool: Tool) -> anyhow::Result<()> {
         for (api, plural) in self.workload.content.kinds() {
             if *plural == "deployments" {
                 self.roll_out(&format!("{api}/{plural}")).await?;

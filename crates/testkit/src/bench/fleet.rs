@@ -109,12 +109,12 @@ pub async fn measure(
     pleach: &Path,
     releases: usize,
     stands: Duration,
-    mut say: impl FnMut(&str),
+    mut report_line: impl FnMut(&str),
 ) -> anyhow::Result<Vec<Phase>> {
     let mut phases = Vec::new();
     let fleet = Fleet::start(pleach, releases).await?;
     let mut done = |phase: Phase| {
-        say(&phase.to_string());
+        report_line(&phase.to_string());
         phases.push(phase);
     };
     fleet.commit("1h")?;
@@ -311,20 +311,23 @@ impl Fleet {
         let wall = begun.elapsed();
         let cpu = process.cpu()?.saturating_sub(cpu);
         let server = self.server.cpu()?.saturating_sub(server);
-        let asked: Events = log
+        let requests: Events = log
             .settled(&client(self.plane.kubeconfig()).await?)
             .await?
             .by_agent("pleach/");
-        let (all, asked) = (asked.0.len(), asked.filter(|event| event.verb != "watch"));
+        let (all, requests) = (
+            requests.0.len(),
+            requests.filter(|event| event.verb != "watch"),
+        );
         Ok(Phase {
             what,
             wall,
             cpu,
             server,
             memory_kib: process.memory_kib()?,
-            requests: asked.summary(),
-            lists: asked.filter(|event| event.verb == "list").0.len(),
-            watches: all - asked.0.len(),
+            requests: requests.summary(),
+            lists: requests.filter(|event| event.verb == "list").0.len(),
+            watches: all - requests.0.len(),
         })
     }
 }

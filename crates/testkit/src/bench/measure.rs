@@ -39,11 +39,11 @@ pub fn run(command: &mut Command, output: &Path, good: &[i32]) -> anyhow::Result
     let (status, usage) = wait(child.id())?;
     let wall = started.elapsed();
     if !good.contains(&status) {
-        let said = fs::read_to_string(&errors).unwrap_or_default();
+        let stderr = fs::read_to_string(&errors).unwrap_or_default();
         let printed = fs::read_to_string(output).unwrap_or_default();
         bail!(
             "{command:?} ended with {status}: {} {}",
-            tail(&said),
+            tail(&stderr),
             tail(&printed)
         );
     }

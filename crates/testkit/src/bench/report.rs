@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::desk::AtDesk;
+use super::local::LocalRuns;
 use super::measure::Usage;
 use super::workload::{Content, Workload};
 use crate::audit::Summary;
@@ -84,7 +84,7 @@ pub struct Report {
     rounds: usize,
     cases: Vec<(Case, Vec<Sample>)>,
     /// Measurements without a cluster.
-    pub desk: Vec<AtDesk>,
+    pub local: Vec<LocalRuns>,
 }
 
 impl Report {
@@ -94,7 +94,7 @@ impl Report {
             machine,
             rounds,
             cases: Vec::new(),
-            desk: Vec::new(),
+            local: Vec::new(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Report {
             "{}\nmedians of {} rounds; cpu in seconds, memory in MiB; ratio: kubectl's time by pleach's\n",
             self.machine, self.rounds
         );
-        for AtDesk { what, runs, .. } in &self.desk {
+        for LocalRuns { what, runs, .. } in &self.local {
             let wall = median(runs.iter().map(|run| run.wall.as_secs_f64()).collect());
             let cpu = median(runs.iter().map(|run| run.cpu.as_secs_f64()).collect());
             let _ = writeln!(
@@ -233,12 +233,12 @@ impl Report {
                 })
             })
             .collect();
-        let desk: Vec<Value> = self
-            .desk
+        let local: Vec<Value> = self
+            .local
             .iter()
-            .map(|desk| {
-                let wall: Vec<f64> = desk.runs.iter().map(|run| run.wall.as_secs_f64()).collect();
-                json!({"what": desk.what, "wallSeconds": wall, "medianSeconds": median(wall.clone())})
+            .map(|local| {
+                let wall: Vec<f64> = local.runs.iter().map(|run| run.wall.as_secs_f64()).collect();
+                json!({"what": local.what, "wallSeconds": wall, "medianSeconds": median(wall.clone())})
             })
             .collect();
         let targets: Vec<Value> = self
@@ -250,7 +250,7 @@ impl Report {
             "format": 1,
             "machine": self.machine,
             "rounds": self.rounds,
-            "desk": desk,
+            "desk": local,
             "cases": cases,
             "targets": targets,
         })
@@ -258,14 +258,14 @@ impl Report {
 
     /// Returns the performance targets for mixed objects, and whether they are met here.
     pub fn targets(&self) -> Vec<Target> {
-        let mut targets: Vec<Target> = self.desk.iter().filter_map(at_desk).collect();
+        let mut targets: Vec<Target> = self.local.iter().filter_map(local_target).collect();
         for (workload, task) in self.pairs() {
             let pleach = self.samples(workload, task, Tool::Pleach);
             let (Some(typical), Some(ratio)) = (Typical::of(pleach), self.ratio(workload, task))
             else {
                 continue;
             };
-            let mut say = |met: bool, what: String| {
+            let mut add_target = |met: bool, what: String| {
                 targets.push(Target {
                     met,
                     text: format!("{workload}, {task}: {what}"),
@@ -279,40 +279,40 @@ impl Report {
             } = typical.requests;
             match task {
                 Task::FirstApply => {
-                    say(
+                    add_target(
                         ratio >= 1.0,
                         format!("{:.2} of kubectl's time (at most 1, aim 0.65)", 1.0 / ratio),
                     );
                     let of_objects = typical.object_writes;
                     let most = workload.objects;
-                    say(
+                    add_target(
                         of_objects == most,
                         format!("{of_objects} writes of {most} objects"),
                     );
                 }
                 Task::NoOp => {
                     let budget = workload.pages() + 12;
-                    say(
+                    add_target(
                         reads <= budget,
                         format!("{reads} requests (at most {budget})"),
                     );
-                    say(
+                    add_target(
                         dry_runs + writes == 0,
                         format!("{dry_runs} dry-runs, {writes} writes"),
                     );
                     if workload.objects >= 5000 {
-                        say(
+                        add_target(
                             ratio >= 20.0,
                             format!("{ratio:.0} times as fast as kubectl (at least 20)"),
                         );
                         let peak = typical.peak_mib;
-                        say(peak < 80.0, format!("{peak:.0} MiB (less than 80)"));
+                        add_target(peak < 80.0, format!("{peak:.0} MiB (less than 80)"));
                     }
                 }
                 Task::OnePercent => {
                     let changes = workload.changes();
                     let of_objects = typical.object_writes;
-                    say(
+                    add_target(
                         dry_runs <= changes && of_objects == changes,
                         format!(
                             "{dry_runs} dry-runs and {of_objects} writes of {changes} changed objects"
@@ -326,14 +326,20 @@ impl Report {
     }
 }
 
-fn at_desk(desk: &AtDesk) -> Option<Target> {
-    let wall = median(desk.runs.iter().map(|run| run.wall.as_secs_f64()).collect())?;
+fn local_target(local: &LocalRuns) -> Option<Target> {
+    let wall = median(
+        local
+            .runs
+            .iter()
+            .map(|run| run.wall.as_secs_f64())
+            .collect(),
+    )?;
     let milliseconds = wall * 1000.0;
     Some(Target {
-        met: wall < Duration::from_millis(desk.limit).as_secs_f64(),
+        met: wall < Duration::from_millis(local.limit).as_secs_f64(),
         text: format!(
             "{}: {milliseconds:.0} ms (less than {})",
-            desk.what, desk.limit
+            local.what, local.limit
         ),
     })
 }

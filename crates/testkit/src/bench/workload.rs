@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_as_large_as_is_said() {
+    fn objects_have_the_declared_size() {
         let maps = average(Workload::new(Content::ConfigMaps, 1000));
         assert!((1_950.0..=2_050.0).contains(&maps), "{maps}");
         let mixed = average(Workload::new(Content::Mixed, 1000));

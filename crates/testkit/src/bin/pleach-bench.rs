@@ -58,9 +58,9 @@ fn run() -> anyhow::Result<()> {
     let pleach = found_from_anywhere(&pleach)?;
     let runtime = tokio::runtime::Runtime::new()?;
     if let Some(releases) = releases {
-        let say = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
+        let report_line = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
         let stands = if quick { STANDS / 12 } else { STANDS };
-        let measuring = fleet::measure(&pleach, releases, stands, say);
+        let measuring = fleet::measure(&pleach, releases, stands, report_line);
         let phases = runtime.block_on(measuring)?;
         write!(std::io::stdout(), "{}", fleet::text(releases, &phases))?;
         return Ok(());

@@ -44,13 +44,13 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("error: {error:#}"));
+            report_line(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(text: &str) {
+fn report_line(text: &str) {
     // Ignore errors of stderr.
     drop(writeln!(std::io::stderr(), "{text}"));
 }
@@ -76,7 +76,7 @@ fn run() -> anyhow::Result<ExitCode> {
             Err(error) => report.failures.push(format!("job {number}: {error:#}")),
         }
     }
-    say(&format!(
+    report_line(&format!(
         "\n{report}\n{:.0} s with {} control planes",
         started.elapsed().as_secs_f64(),
         arguments.jobs
@@ -123,7 +123,7 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         of: (job, arguments.jobs),
     };
     let lane = Lane::new(&arguments.pleach, move |text: &str| {
-        say(&format!("[{job}] {text}"));
+        report_line(&format!("[{job}] {text}"));
     });
     let report = runtime.block_on(lane.play(&work));
     let mut out = std::io::stdout();

@@ -42,8 +42,8 @@ fn run() -> anyhow::Result<ExitCode> {
         binaries: binaries(),
     };
     let runtime = tokio::runtime::Runtime::new()?;
-    let held = runtime.block_on(demo.run(&mut std::io::stdout()))?;
-    Ok(if held {
+    let passed = runtime.block_on(demo.run(&mut std::io::stdout()))?;
+    Ok(if passed {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

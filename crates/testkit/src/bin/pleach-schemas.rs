@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use pleach_formats::file;
-use pleach_testkit::schemas::{FORMER, published_kinds, served_kinds};
+use pleach_testkit::schemas::{PREVIOUS, published_kinds, served_kinds};
 
 #[tokio::main]
 #[expect(
@@ -29,7 +29,7 @@ async fn main() -> anyhow::Result<()> {
     }
     let folder = root.join("crates/model/src/kinds/tables");
     let mut tables = vec![served_kinds().await?];
-    for (version, checksum) in FORMER {
+    for (version, checksum) in PREVIOUS {
         tables.push(published_kinds(version, checksum)?);
     }
     for table in tables {

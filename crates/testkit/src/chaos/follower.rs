@@ -33,13 +33,13 @@ const BRANCH: &str = "env/demo";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases";
 
 /// Time-out of an undisturbed leg.
-const REACHED: Duration = Duration::from_mins(3);
+const RECONCILED: Duration = Duration::from_mins(3);
 /// How long controllers can need after a leg.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time-out of the controller's shutdown.
-const ENDS: Duration = Duration::from_secs(30);
+const EXIT: Duration = Duration::from_secs(30);
 /// Poll interval for the progress of a leg.
-const LOOKS: Duration = Duration::from_millis(500);
+const CHECKS: Duration = Duration::from_millis(500);
 
 /// Parameters of the test.
 #[derive(Debug, Clone, Copy)]
@@ -105,24 +105,24 @@ struct Stage {
 pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result<Played> {
     let mut stage = Stage::start(pleach, example).await?;
     let log = stage.scene.audit_log().from_here()?;
-    let mut ends: BTreeMap<Leg, Dump> = BTreeMap::new();
+    let mut outcomes: BTreeMap<Leg, Dump> = BTreeMap::new();
     for leg in Leg::ALL {
         stage.commit(leg, 0)?;
         if stage.running.is_none() {
             stage.begin()?;
         }
-        stage.reached(leg).await.context("undisturbed")?;
-        ends.insert(leg, stage.settled().await?);
+        stage.reconciled(leg).await.context("undisturbed")?;
+        outcomes.insert(leg, stage.settled().await?);
     }
     let touched = stage.touched(&log).await?;
     let log = stage.scene.audit_log().from_here()?;
     let (played, leg) = stage.disturb(terms).await?;
     // The last commit has the same content as in the undisturbed run.
     stage.commit(leg, 0)?;
-    stage.reached(leg).await?;
+    stage.reconciled(leg).await?;
     stage.end().await?;
-    let is_reached = ends[&leg].is_reached(&stage.client, PATIENCE).await;
-    is_reached.with_context(|| format!("not as after an undisturbed {leg}\n{}", stage.said()))?;
+    let is_reached = outcomes[&leg].is_reached(&stage.client, PATIENCE).await;
+    is_reached.with_context(|| format!("not as after an undisturbed {leg}\n{}", stage.log()))?;
     nothing_temporary(&Dump::take(&stage.client).await?)?;
     let others = stage.touched(&log).await?;
     let others: Vec<&String> = others.difference(&touched).collect();
@@ -206,7 +206,7 @@ impl Stage {
         let begun = Instant::now();
         let mut next_kill = begun + about(terms.lives);
         let mut next_commit = begun;
-        let mut next_look = begun;
+        let mut next_check = begun;
         while begun.elapsed() < terms.lasts {
             let now = Instant::now();
             if now >= next_commit {
@@ -221,13 +221,13 @@ impl Stage {
                 self.begin()?;
                 next_kill = now + about(terms.lives);
             }
-            if now >= next_look {
+            if now >= next_check {
                 if self.is_reached(leg)? {
                     played.legs += 1;
                     leg = legs.next().unwrap_or(leg);
                     next_commit = now;
                 }
-                next_look = now + LOOKS;
+                next_check = now + CHECKS;
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -243,25 +243,25 @@ impl Stage {
     }
 
     /// Waits until a leg is reconciled, including the last commit.
-    async fn reached(&self, leg: Leg) -> anyhow::Result<()> {
+    async fn reconciled(&self, leg: Leg) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !(self.is_reached(leg)? && self.is_at_last_commit()?) {
-            if begun.elapsed() > REACHED {
-                bail!("{leg} is not reached after {REACHED:?}\n{}", self.said());
+            if begun.elapsed() > RECONCILED {
+                bail!("{leg} is not reached after {RECONCILED:?}\n{}", self.log());
             }
-            sleep(LOOKS).await;
+            sleep(CHECKS).await;
         }
         Ok(())
     }
 
     fn is_reached(&self, leg: Leg) -> anyhow::Result<bool> {
         let record = self.record("kubevirt")?;
-        let wanted = match leg {
+        let expected = match leg {
             Leg::Install => OLD,
             Leg::Upgrade => NEW,
             Leg::Uninstall => return Ok(record.is_null()),
         };
-        Ok(record["ready"] == true && record["installed"]["version"] == wanted)
+        Ok(record["ready"] == true && record["installed"]["version"] == expected)
     }
 
     fn is_at_last_commit(&self) -> anyhow::Result<bool> {
@@ -292,7 +292,7 @@ impl Stage {
     async fn settled(&self) -> anyhow::Result<Dump> {
         let mut last = Dump::take(&self.client).await?;
         for _ in 0..40 {
-            sleep(LOOKS).await;
+            sleep(CHECKS).await;
             let now = Dump::take(&self.client).await?;
             if now == last {
                 return Ok(now);
@@ -317,13 +317,13 @@ impl Stage {
                 break status;
             }
             ensure!(
-                begun.elapsed() < ENDS,
+                begun.elapsed() < EXIT,
                 "the loop does not end\n{}",
-                self.said()
+                self.log()
             );
             sleep(Duration::from_millis(20)).await;
         };
-        ensure!(status.success(), "the loop: {status}\n{}", self.said());
+        ensure!(status.success(), "the loop: {status}\n{}", self.log());
         Ok(())
     }
 
@@ -340,8 +340,8 @@ impl Stage {
     /// Verifies that no controller panicked.
     fn is_sound(&self) -> anyhow::Result<()> {
         for number in 1..=self.loops {
-            let said = self.words(number);
-            ensure!(!said.contains("panicked"), "loop {number} panicked\n{said}");
+            let text = self.words(number);
+            ensure!(!text.contains("panicked"), "loop {number} panicked\n{text}");
         }
         Ok(())
     }
@@ -352,14 +352,14 @@ impl Stage {
     }
 
     /// Returns the last log lines of the controllers.
-    fn said(&self) -> String {
-        let said = |number: usize| {
+    fn log(&self) -> String {
+        let log = |number: usize| {
             let text = self.words(number);
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
             format!("--- loop {number}\n{}\n", last.join("\n"))
         };
-        let all: Vec<String> = (1..=self.loops).rev().take(3).map(said).collect();
+        let all: Vec<String> = (1..=self.loops).rev().take(3).map(log).collect();
         all.concat()
     }
 }

@@ -48,7 +48,7 @@ const KINDS: [(&str, &str, &str, &str); 6] = [
 const LAG: Duration = Duration::from_millis(500);
 
 /// Maximum number of violations in a message.
-const TOLD: usize = 10;
+const SHOWN: usize = 10;
 
 /// Change reported by a watch.
 #[derive(Debug, Clone)]
@@ -167,14 +167,14 @@ async fn follow(
 type Right = (String, String, String, String, String);
 
 /// Permissions by namespace and name of the account.
-type Rights = BTreeMap<(String, String), BTreeSet<Right>>;
+type Permissions = BTreeMap<(String, String), BTreeSet<Right>>;
 
 /// Namespace of a cluster-wide permission.
 const EVERYWHERE: &str = "*";
 
 /// Returns the permissions that roles and bindings grant to accounts. Rules with `*` are not
 /// supported.
-fn rights<'a>(objects: impl Iterator<Item = &'a Value>) -> Rights {
+fn permissions<'a>(objects: impl Iterator<Item = &'a Value>) -> Permissions {
     let mut roles: BTreeMap<(String, String, String), &Value> = BTreeMap::new();
     let mut bindings = Vec::new();
     for object in objects {
@@ -186,7 +186,7 @@ fn rights<'a>(objects: impl Iterator<Item = &'a Value>) -> Rights {
             roles.insert((kind, namespace, name), &object["rules"]);
         }
     }
-    let mut rights = Rights::new();
+    let mut permissions = Permissions::new();
     for binding in bindings {
         let (namespace, _) = place(binding);
         let role = &binding["roleRef"];
@@ -204,12 +204,12 @@ fn rights<'a>(objects: impl Iterator<Item = &'a Value>) -> Rights {
         for subject in array(&binding["subjects"]) {
             if subject["kind"] == "ServiceAccount" {
                 let account = (text(&subject["namespace"]), text(&subject["name"]));
-                let has = rights.entry(account).or_default();
+                let has = permissions.entry(account).or_default();
                 has.extend(array(rules).iter().flat_map(|rule| atoms(&scope, rule)));
             }
         }
     }
-    rights
+    permissions
 }
 
 fn atoms(scope: &str, rule: &Value) -> Vec<Right> {
@@ -232,10 +232,10 @@ fn atoms(scope: &str, rule: &Value) -> Vec<Right> {
     atoms
 }
 
-fn may(has: &BTreeSet<Right>, wanted: &Right) -> bool {
-    let mut everywhere = wanted.clone();
+fn may(has: &BTreeSet<Right>, needed: &Right) -> bool {
+    let mut everywhere = needed.clone();
     EVERYWHERE.clone_into(&mut everywhere.0);
-    has.contains(wanted) || has.contains(&everywhere)
+    has.contains(needed) || has.contains(&everywhere)
 }
 
 /// Running pod.
@@ -251,7 +251,7 @@ struct Running {
 /// Checked state of the cluster.
 struct Court<'a> {
     moving: &'a Moving,
-    needs: [Rights; 2],
+    needs: [Permissions; 2],
     pods: BTreeMap<(String, String), Running>,
     access: BTreeMap<(&'static str, String, String), Value>,
     /// Controllers with desired replicas, by side.
@@ -263,16 +263,16 @@ struct Court<'a> {
 pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
     let wrong = violations(moving, changes);
     let count = wrong.len();
-    let mut told: Vec<String> = wrong.into_iter().take(TOLD).collect();
-    if count > TOLD {
-        told.push(format!("and {} more", count - TOLD));
+    let mut shown: Vec<String> = wrong.into_iter().take(SHOWN).collect();
+    if count > SHOWN {
+        shown.push(format!("and {} more", count - SHOWN));
     }
-    told
+    shown
 }
 
 /// Returns all violations.
 pub(super) fn violations(moving: &Moving, changes: &[Change]) -> BTreeSet<String> {
-    let needs = [Side::Old, Side::New].map(|side| rights(moving.bundle.objects(side).iter()));
+    let needs = [Side::Old, Side::New].map(|side| permissions(moving.bundle.objects(side).iter()));
     let mut court = Court {
         moving,
         needs,
@@ -328,8 +328,8 @@ impl Court<'_> {
                 let Some(side) = self.side(&namespace).filter(|_| name == *controller) else {
                     return false;
                 };
-                let wants = !change.is_gone && change.object["spec"]["replicas"] != 0;
-                self.controllers.insert((namespace, name), (side, wants));
+                let runs = !change.is_gone && change.object["spec"]["replicas"] != 0;
+                self.controllers.insert((namespace, name), (side, runs));
                 true
             }
             kind => {
@@ -361,8 +361,8 @@ impl Court<'_> {
 
     /// Checks that no two controllers, and no two agents on a node, have different versions.
     fn together(&mut self, version: u64) {
-        let wanted = |side| self.controllers.values().any(|one| *one == (side, true));
-        if wanted(Side::Old) && wanted(Side::New) {
+        let is_running = |side| self.controllers.values().any(|one| *one == (side, true));
+        if is_running(Side::Old) && is_running(Side::New) {
             self.wrong.insert(format!(
                 "at {version}: controllers of both versions have replicas"
             ));
@@ -392,7 +392,7 @@ impl Court<'_> {
 
     /// Checks that every running pod has the permissions of its version.
     fn is_served(&mut self, version: u64) {
-        let has = rights(self.access.values());
+        let has = permissions(self.access.values());
         for ((namespace, name), pod) in &self.pods {
             let needs = &self.needs[usize::from(pod.side == Side::New)];
             let nothing = BTreeSet::new();

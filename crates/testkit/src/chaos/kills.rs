@@ -145,7 +145,7 @@ impl Kills {
         };
         let log = kills.scene.audit_log().from_here()?;
         for leg in Leg::ALL {
-            kills.turn_to(leg)?;
+            kills.switch_to(leg)?;
             kills.scene.proxy.reset();
             let run = kills.program.run(&leg.args()).await?;
             let run = run.ended_with(0).with_context(|| leg.to_string())?;
@@ -210,16 +210,16 @@ impl Kills {
         let mut round = Round::default();
         for leg in Leg::ALL {
             let started = Instant::now();
-            self.turn_to(leg)?;
+            self.switch_to(leg)?;
             let points = points.get(&leg).map_or(&[][..], Vec::as_slice);
-            let told = || format!("{leg}, killed at {points:?}");
+            let context = || format!("{leg}, killed at {points:?}");
             for point in points {
-                if !self.killed(leg, *point).await.with_context(told)? {
+                if !self.killed(leg, *point).await.with_context(context)? {
                     break;
                 }
                 round.kills += 1;
             }
-            self.goes_on(leg).await.with_context(told)?;
+            self.resume(leg).await.with_context(context)?;
             round.took.push((leg, started.elapsed()));
         }
         // A kill can cause additional writes, but not of other objects.
@@ -233,7 +233,7 @@ impl Kills {
     }
 
     /// Writes the desired state of a leg to git.
-    fn turn_to(&self, leg: Leg) -> anyhow::Result<()> {
+    fn switch_to(&self, leg: Leg) -> anyhow::Result<()> {
         let (from, to) = match leg {
             Leg::Install => (NEW, OLD),
             Leg::Upgrade => (OLD, NEW),
@@ -272,7 +272,7 @@ impl Kills {
     }
 
     /// Verifies that the next run completes as if nothing had happened.
-    async fn goes_on(&self, leg: Leg) -> anyhow::Result<()> {
+    async fn resume(&self, leg: Leg) -> anyhow::Result<()> {
         let run: Run = self.program.run(&leg.args()).await?;
         is_sound(&run)?;
         ensure!(
@@ -282,8 +282,8 @@ impl Kills {
         let Some(undisturbed) = self.legs.get(&leg) else {
             bail!("no undisturbed {leg} is known");
         };
-        let reached = undisturbed.end.is_reached(&self.client, PATIENCE).await;
-        reached.with_context(|| format!("not as after an undisturbed run\n{run}"))
+        let reconciled = undisturbed.end.is_reached(&self.client, PATIENCE).await;
+        reconciled.with_context(|| format!("not as after an undisturbed run\n{run}"))
     }
 
     /// Deletes the Lease, which has the same effect as waiting until it expires.

@@ -110,15 +110,15 @@ impl fmt::Display for Report {
 /// Runner of one process.
 pub struct Lane<S> {
     pleach: PathBuf,
-    say: S,
+    report_line: S,
 }
 
 impl<S: Fn(&str)> Lane<S> {
     /// Creates the runner with the program under test and a progress callback.
-    pub fn new(pleach: &Path, say: S) -> Self {
+    pub fn new(pleach: &Path, report_line: S) -> Self {
         Self {
             pleach: pleach.to_owned(),
-            say,
+            report_line,
         }
     }
 
@@ -157,7 +157,7 @@ impl<S: Fn(&str)> Lane<S> {
             };
             match result.await {
                 Ok(played) => {
-                    (self.say)(&format!("storm {seed}: {played}"));
+                    (self.report_line)(&format!("storm {seed}: {played}"));
                     report.storms.0 += 1;
                     report.storms.1.add(played);
                 }
@@ -184,7 +184,7 @@ impl<S: Fn(&str)> Lane<S> {
             };
             match result.await {
                 Ok(moved) => {
-                    (self.say)(&format!("move {seed}: {moved}"));
+                    (self.report_line)(&format!("move {seed}: {moved}"));
                     report.moves.0 += 1;
                     report.moves.1.add(moved);
                 }
@@ -206,7 +206,7 @@ impl<S: Fn(&str)> Lane<S> {
         };
         match replicas::play(&self.pleach, terms).await {
             Ok(played) => {
-                (self.say)(&format!("two replicas: {played}"));
+                (self.report_line)(&format!("two replicas: {played}"));
                 report.replicas.push(played.to_string());
             }
             Err(error) => self.failed(report, "replicas", seed, &error),
@@ -223,7 +223,7 @@ impl<S: Fn(&str)> Lane<S> {
         };
         match follower::play(&self.pleach, &root(), terms).await {
             Ok(played) => {
-                (self.say)(&format!("one loop: {played}"));
+                (self.report_line)(&format!("one loop: {played}"));
                 report.followers.push(played.to_string());
             }
             Err(error) => self.failed(report, "loop", seed, &error),
@@ -234,7 +234,7 @@ impl<S: Fn(&str)> Lane<S> {
         let text = format!(
             "{what} {seed}: {error:#}\nagain: make chaos CHAOS=\"--only {what} --seed {seed}\""
         );
-        (self.say)(&format!("FAILED {text}"));
+        (self.report_line)(&format!("FAILED {text}"));
         report.failures.push(text);
     }
 
@@ -249,7 +249,7 @@ impl<S: Fn(&str)> Lane<S> {
                     Ok(started) => kills = Some(started),
                     Err(error) => {
                         let text = format!("kills, undisturbed: {error:#}");
-                        (self.say)(&format!("FAILED {text}"));
+                        (self.report_line)(&format!("FAILED {text}"));
                         report.failures.push(text);
                         return;
                     }
@@ -266,17 +266,17 @@ impl<S: Fn(&str)> Lane<S> {
             if points.is_empty() {
                 return;
             }
-            let told: Vec<String> = points
+            let points_text: Vec<String> = points
                 .iter()
                 .map(|(leg, points)| format!("{leg} at {}", points[0]))
                 .collect();
-            let told = format!("round {}: {}", number + 1, told.join(", "));
+            let points_text = format!("round {}: {}", number + 1, points_text.join(", "));
             let began = Instant::now();
             match started.round(&points).await {
                 Ok(round) => {
                     report.kills += round.kills;
                     let took = seconds(began.elapsed());
-                    (self.say)(&format!("{told}: {} kills, {took}", round.kills));
+                    (self.report_line)(&format!("{points_text}: {} kills, {took}", round.kills));
                 }
                 Err(error) => {
                     let number = number + 1;
@@ -284,9 +284,10 @@ impl<S: Fn(&str)> Lane<S> {
                         Some(count) => format!("--only kills --kills {count} --seed {number}"),
                         None => format!("--only kills --seed {number}"),
                     };
-                    let text =
-                        format!("kills, {told}: {error:#}\nagain: make chaos CHAOS=\"{again}\"");
-                    (self.say)(&format!("FAILED {text}"));
+                    let text = format!(
+                        "kills, {points_text}: {error:#}\nagain: make chaos CHAOS=\"{again}\""
+                    );
+                    (self.report_line)(&format!("FAILED {text}"));
                     report.failures.push(text);
                     kills = None;
                 }
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_and_every_failure_is_told_at_the_end() {
+    fn shares_add_up_and_every_failure_is_reported_at_the_end() {
         let share = |kills: usize, failure: Option<&str>| Report {
             storms: (1, Played::default()),
             kills,

@@ -100,7 +100,7 @@ impl Moves {
         })
         .await?;
         let kubectl = Kubectl::new(plane.kubectl(), plane.kubeconfig());
-        proof::settled(&kubectl)?;
+        proof::finished(&kubectl)?;
         Ok(Self {
             pleach: pleach.to_owned(),
             proxy: FaultProxy::start(plane.kubeconfig())?,
@@ -116,7 +116,7 @@ impl Moves {
         let started = Instant::now();
         let name = format!("m{seed}");
         let moving = Moving::new(&name, seed);
-        let told = || {
+        let context = || {
             let files = moving.bundle.files();
             let declared: Vec<&str> = files
                 .iter()
@@ -134,11 +134,11 @@ impl Moves {
         let mut moved = self
             .moved(&moving, &repo, &mut world)
             .await
-            .with_context(told)?;
+            .with_context(context)?;
         if seed.is_multiple_of(3) {
-            self.ends(&moving, &repo).await.with_context(told)?;
+            self.check_end(&moving, &repo).await.with_context(context)?;
         }
-        world.stop().await.with_context(told)?;
+        world.stop().await.with_context(context)?;
         self.clear(&moving).await?;
         moved.took = started.elapsed();
         Ok(moved)
@@ -157,7 +157,7 @@ impl Moves {
             .run(&["apply", moving.bundle.name(), "--yes"])
             .await?;
         let run = run.ended_with(0)?;
-        self.is_as_wanted(&moving, Some(Side::Old), &run).await?;
+        self.check_result(&moving, Some(Side::Old), &run).await?;
 
         let log = AuditLog::new(self.plane.audit_log()).from_here()?;
         let watched = Judge::start(&self.client).await?;
@@ -186,7 +186,7 @@ impl Moves {
             changes,
             report: world.report(),
             requests: log.settled(&self.client).await?,
-            asked: self.proxy.log(),
+            traffic: self.proxy.log(),
             crashes: world.crashes(),
             together: world.controllers_together(),
         };
@@ -207,7 +207,7 @@ impl Moves {
         let apply = ["apply", name, "--yes"];
         let program = Program::new(&self.pleach, repo.path(), &self.proxy.kubeconfig());
         let run = program.run(&apply).await?.ended_with(0)?;
-        self.is_as_wanted(moving, Some(Side::Old), &run).await?;
+        self.check_result(moving, Some(Side::Old), &run).await?;
         self.plant(moving).await?;
         world.start_user().await?;
         world.more_writes(WRITES, PATIENCE).await?;
@@ -224,7 +224,7 @@ impl Moves {
         let watched = Judge::start(&self.client).await?;
         self.proxy.reset();
         let run = program.run(&apply).await?;
-        let asked = self.proxy.log();
+        let traffic = self.proxy.log();
         is_sound(&run)?;
         let run = run.ended_with(0)?;
         world.more_writes(WRITES, PATIENCE).await?;
@@ -236,14 +236,14 @@ impl Moves {
             changes,
             report: report.clone(),
             requests,
-            asked,
+            traffic,
             crashes: world.crashes(),
             together: world.controllers_together(),
         };
         let wrong = verdict(moving, &witnessed);
         ensure!(wrong.is_empty(), "{}\n{report}\n{run}", wrong.join("\n"));
 
-        self.is_as_wanted(moving, Some(Side::New), &run).await?;
+        self.check_result(moving, Some(Side::New), &run).await?;
         proof::registrations_point_at(&self.kubectl, &moving.product, &moving.to)?;
         proof::no_dead_registration(&self.kubectl)?;
         self.is_migrated(moving).await?;
@@ -329,18 +329,18 @@ impl Moves {
     }
 
     /// Uninstalls the release, including the objects that its pods created.
-    async fn ends(&self, moving: &Moving, repo: &TestRepo) -> anyhow::Result<()> {
+    async fn check_end(&self, moving: &Moving, repo: &TestRepo) -> anyhow::Result<()> {
         let target = format!("{}/app", moving.bundle.name());
         let program = Program::new(&self.pleach, repo.path(), self.plane.kubeconfig());
         let run = program.run(&["uninstall", &target, "--yes"]).await?;
         let run = run.ended_with(0)?;
-        self.is_as_wanted(moving, None, &run).await?;
+        self.check_result(moving, None, &run).await?;
         proof::no_dead_registration(&self.kubectl)?;
         Ok(())
     }
 
     /// Verifies that the cluster matches the side and no temporary object remains.
-    async fn is_as_wanted(
+    async fn check_result(
         &self,
         moving: &Moving,
         side: Option<Side>,

@@ -17,17 +17,17 @@ const RETURN: Duration = Duration::from_mins(10);
 
 /// Time-out of one read of the cluster. A request to a server that is being killed can remain
 /// unanswered.
-const LOOK: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Maximum number of concurrent deletions.
 const CONCURRENCY: usize = 16;
 
 /// Returns the content of the cluster. Retries until the control plane answers.
-pub(super) async fn look(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
+pub(super) async fn read(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     let started = Instant::now();
     loop {
-        let looked = tokio::time::timeout(LOOK, look_once(client)).await;
-        match looked.unwrap_or_else(|late| Err(late.into())) {
+        let found = tokio::time::timeout(DEADLINE, read_once(client)).await;
+        match found.unwrap_or_else(|late| Err(late.into())) {
             Ok(all) => return Ok(all),
             Err(error) if started.elapsed() > RETURN => {
                 return Err(error).context("the control plane does not come back");
@@ -37,7 +37,7 @@ pub(super) async fn look(client: &Client) -> anyhow::Result<BTreeMap<String, Fou
     }
 }
 
-async fn look_once(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
+async fn read_once(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     let request = http::Request::get("/readyz").body(Vec::new())?;
     client.request_text(request).await?;
     everything(client).await
@@ -45,7 +45,7 @@ async fn look_once(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
 
 /// Removes the leftovers of a seed. Does not wait for the deletion of namespaces.
 pub(super) async fn clear(client: &Client, name: &str) -> anyhow::Result<()> {
-    let all = look(client).await?;
+    let all = read(client).await?;
     let release = format!("{name}.app");
     let left = all.into_values().filter(|found| {
         let metadata = &found.object["metadata"];

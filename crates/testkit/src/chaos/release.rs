@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const TIMEOUT: &str = "7m";
 
 /// Maximum number of differences in a message.
-const TOLD: usize = 20;
+const SHOWN: usize = 20;
 
 /// Creates a repository with the old version of a bundle as release `app`. The environment has the
 /// name of the bundle.
@@ -68,7 +68,7 @@ pub(super) async fn is_reached(
     let release = format!("{}.app", bundle.name());
     let started = Instant::now();
     loop {
-        let all = place::look(client).await?.into_iter();
+        let all = place::read(client).await?.into_iter();
         let live = all.map(|(id, found)| (id, found.object)).collect();
         let mut wrong = bundle.wrong(side, &live);
         wrong.retain(|one| !excused(one));
@@ -78,7 +78,7 @@ pub(super) async fn is_reached(
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
-            wrong.truncate(TOLD);
+            wrong.truncate(SHOWN);
             let wrong = wrong.join("\n  ");
             bail!("it is said to be done, but\n  {wrong}\n{run}");
         }

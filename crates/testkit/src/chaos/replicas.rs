@@ -26,7 +26,7 @@ const ENVIRONMENTS: [&str; 4] = ["red", "green", "blue", "gray"];
 const RELEASES: [&str; 2] = ["shop", "web"];
 const NAMESPACE: &str = "default";
 /// Time-out for reconciling the last commit after the last kill.
-const SETTLED: Duration = Duration::from_mins(1);
+const RECONCILED: Duration = Duration::from_mins(1);
 
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nvalues: {number: 0}\n";
 const APP: &str = "\
@@ -121,7 +121,7 @@ struct Stage {
     /// Number of replicas started so far.
     replicas: usize,
     /// Value and commit of the last change, by environment.
-    wanted: BTreeMap<&'static str, (usize, String)>,
+    expected: BTreeMap<&'static str, (usize, String)>,
 }
 
 /// Runs the test and verifies the result.
@@ -172,7 +172,7 @@ pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
     for place in &mut places {
         stage.end(place).await?;
     }
-    stage.is_as_git_says().await?;
+    stage.is_in_sync().await?;
     let events = AuditLog::new(stage.plane.audit_log());
     let events = events
         .settled(&client(stage.plane.kubeconfig()).await?)
@@ -209,7 +209,7 @@ impl Stage {
             cluster,
             pleach: pleach.to_owned(),
             replicas: 0,
-            wanted: BTreeMap::new(),
+            expected: BTreeMap::new(),
         };
         for environment in ENVIRONMENTS {
             stage.commit(environment, 0)?;
@@ -234,7 +234,7 @@ impl Stage {
         let commit = self.repo.commit(&format!("{environment} {n}"))?;
         let branch = format!("env/{environment}");
         self.repo.git(&["branch", "--force", &branch])?;
-        self.wanted.insert(environment, (n, commit));
+        self.expected.insert(environment, (n, commit));
         Ok(())
     }
 
@@ -279,15 +279,15 @@ impl Stage {
 
     /// Returns the last log lines of every replica.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
-    fn said(&self) -> String {
-        let said = |number: usize| {
+    fn logs(&self) -> String {
+        let logs = |number: usize| {
             let user = format!("replica-{number}");
             let text = std::fs::read_to_string(self.log(&user)).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
             format!("--- {user}\n{}\n", last.join("\n"))
         };
-        let all: Vec<String> = (1..=self.replicas).rev().take(4).map(said).collect();
+        let all: Vec<String> = (1..=self.replicas).rev().take(4).map(logs).collect();
         all.concat()
     }
 
@@ -299,11 +299,11 @@ impl Stage {
             if missing.is_empty() {
                 return Ok(());
             }
-            if begun.elapsed() > SETTLED {
+            if begun.elapsed() > RECONCILED {
                 bail!(
-                    "not reached after {SETTLED:?}:\n{}\n{}",
+                    "not reached after {RECONCILED:?}:\n{}\n{}",
                     missing.join("\n"),
-                    self.said()
+                    self.logs()
                 );
             }
             sleep(Duration::from_millis(200)).await;
@@ -312,7 +312,7 @@ impl Stage {
 
     fn missing(&self) -> anyhow::Result<Vec<String>> {
         let mut missing = Vec::new();
-        for (environment, (n, commit)) in &self.wanted {
+        for (environment, (n, commit)) in &self.expected {
             for release in RELEASES {
                 let name = format!("release.pleach.dev/{environment}.{release}");
                 let record = match self.kubectl.get(&[&name]) {
@@ -362,7 +362,7 @@ impl Stage {
             if begun.elapsed() > Duration::from_secs(20) {
                 drop(child.kill());
                 drop(child.wait());
-                bail!("replica {} does not end\n{}", place.number, self.said());
+                bail!("replica {} does not end\n{}", place.number, self.logs());
             }
             sleep(Duration::from_millis(20)).await;
         };
@@ -370,13 +370,13 @@ impl Stage {
             status.success(),
             "replica {}: {status}\n{}",
             place.number,
-            self.said()
+            self.logs()
         );
         Ok(())
     }
 
     /// Verifies with the CLI that there is nothing to do and nothing remains.
-    async fn is_as_git_says(&self) -> anyhow::Result<()> {
+    async fn is_in_sync(&self) -> anyhow::Result<()> {
         let program = Program::new(&self.pleach, self.repo.path(), self.plane.kubeconfig());
         for environment in ENVIRONMENTS {
             let run = program.run(&["diff", environment, "--exit-code"]).await?;
@@ -436,7 +436,7 @@ impl Stage {
                 ensure!(
                     holder == Some(&user),
                     "{user} wrote while {holder:?} had the lease of {release}: {event}\n{}",
-                    self.said()
+                    self.logs()
                 );
                 *writes.entry((release, object.name.as_str())).or_default() += 1;
                 played.writes += 1;

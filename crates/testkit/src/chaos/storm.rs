@@ -210,7 +210,7 @@ impl Act<'_> {
         &mut self,
         args: &[&str],
         writes: usize,
-        wanted: Option<Side>,
+        expected: Option<Side>,
     ) -> anyhow::Result<()> {
         let storm = self.storm;
         let weather = Weather::any(&mut self.rng, writes, storm.may_restart);
@@ -253,7 +253,9 @@ impl Act<'_> {
         );
         if run.code == 0 {
             self.played.succeeded += 1;
-            self.is_as_wanted(&run, wanted).await.with_context(faults)?;
+            self.check_result(&run, expected)
+                .await
+                .with_context(faults)?;
         }
         self.played.stopped += usize::from(run.code == STOPPED);
         if run.code == KILLED {
@@ -262,16 +264,16 @@ impl Act<'_> {
                 "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/{}.app",
                 self.bundle.name()
             );
-            place::look(&storm.client).await?;
+            place::read(&storm.client).await?;
             place::delete(&storm.client, &lease).await?;
         } else if weather.restarts() {
-            place::look(&storm.client).await?;
+            place::read(&storm.client).await?;
         }
         Ok(())
     }
 
     /// Executes an undisturbed run, which must succeed.
-    async fn undisturbed(&mut self, args: &[&str], wanted: Option<Side>) -> anyhow::Result<()> {
+    async fn undisturbed(&mut self, args: &[&str], expected: Option<Side>) -> anyhow::Result<()> {
         let run = self.calm.run(args).await?;
         self.played.ran += run.took;
         is_sound(&run)?;
@@ -280,7 +282,7 @@ impl Act<'_> {
             run.code == 0 || is_gone,
             "the next run does not get there\n{run}"
         );
-        self.is_as_wanted(&run, wanted).await
+        self.check_result(&run, expected).await
     }
 
     async fn writes_nothing(&mut self, args: &[&str]) -> anyhow::Result<()> {
@@ -290,7 +292,7 @@ impl Act<'_> {
     }
 
     /// Verifies that the cluster matches the version and no temporary object remains.
-    async fn is_as_wanted(&self, run: &Run, wanted: Option<Side>) -> anyhow::Result<()> {
-        release::is_reached(self.bundle, wanted, &self.storm.client, run, |_| false).await
+    async fn check_result(&self, run: &Run, expected: Option<Side>) -> anyhow::Result<()> {
+        release::is_reached(self.bundle, expected, &self.storm.client, run, |_| false).await
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Witnessed {
     /// Requests of all clients.
     pub(super) requests: Events,
     /// Requests of the program.
-    pub(super) asked: Log,
+    pub(super) traffic: Log,
     /// Crashes of pods.
     pub(super) crashes: Vec<Crash>,
     /// Pairs of namespaces whose controllers ran at the same time.
@@ -29,9 +29,9 @@ pub(super) struct Witnessed {
 pub(super) fn verdict(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     let mut wrong = unseen(moving, witnessed);
     wrong.extend(judge(moving, &witnessed.changes));
-    wrong.extend(heard(&witnessed.report));
+    wrong.extend(errors(&witnessed.report));
     wrong.extend(refused_to_pods(moving, &witnessed.requests));
-    wrong.extend(deleted_blindly(&witnessed.asked));
+    wrong.extend(deleted_blindly(&witnessed.traffic));
     wrong.extend(crashed_again(&witnessed.crashes));
     let together = witnessed.together.iter();
     wrong.extend(together.map(|pair| format!("controllers ran together: {pair:?}")));
@@ -50,14 +50,14 @@ fn unseen(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     if witnessed.report.writes == 0 {
         wrong.push("the user did not write".to_owned());
     }
-    if witnessed.requests.0.is_empty() || witnessed.asked.requests.is_empty() {
+    if witnessed.requests.0.is_empty() || witnessed.traffic.requests.is_empty() {
         wrong.push("nobody saw a request".to_owned());
     }
     wrong
 }
 
 /// Checks the user's view.
-fn heard(report: &Report) -> Vec<String> {
+fn errors(report: &Report) -> Vec<String> {
     let mut wrong = Vec::new();
     if report.failed > 0 {
         wrong.push(format!("{} writes of the user failed", report.failed));
@@ -90,8 +90,8 @@ fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
 }
 
 /// Finds deletions without a uid precondition, except of pleach's own state.
-fn deleted_blindly(asked: &Log) -> Vec<String> {
-    let blindly = asked.writes().filter(|seen| {
+fn deleted_blindly(traffic: &Log) -> Vec<String> {
+    let blindly = traffic.writes().filter(|seen| {
         let is_state = seen.path.contains("/namespaces/pleach-system/");
         let uid = &seen.delete_options["preconditions"]["uid"];
         seen.method == http::Method::DELETE && !is_state && !uid.is_string()
@@ -130,7 +130,7 @@ mod tests {
         Moving::new("m", 1)
     }
 
-    fn asked(method: Method, path: &str, delete_options: Value) -> Seen {
+    fn traffic(method: Method, path: &str, delete_options: Value) -> Seen {
         Seen {
             method,
             path: path.to_owned(),
@@ -181,11 +181,11 @@ mod tests {
                 event("system:serviceaccount:elsewhere:m-api", 403),
                 event("ada", 403),
             ]),
-            asked: Log {
+            traffic: Log {
                 requests: vec![
-                    asked(Method::DELETE, "/api/v1/namespaces/a/secrets/s", uid),
-                    asked(Method::DELETE, by_name, Value::Null),
-                    asked(Method::PATCH, "/api/v1/namespaces/a", Value::Null),
+                    traffic(Method::DELETE, "/api/v1/namespaces/a/secrets/s", uid),
+                    traffic(Method::DELETE, by_name, Value::Null),
+                    traffic(Method::PATCH, "/api/v1/namespaces/a", Value::Null),
                 ],
             },
             crashes: vec![crash("api-1", "no rights"), crash("api-2", "no rights")],
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_watches_told_is_judged() {
+    fn watched_changes_are_judged() {
         let mut witnessed = sound();
         witnessed.changes.retain(|change| change.told_at() != 1);
         let wrong = verdict(&moving(), &witnessed);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_saw_nothing_says_so() {
+    fn an_empty_observation_is_an_error() {
         let (from, to) = (moving().from, moving().to);
         is_wrong(
             |witnessed| {
@@ -287,8 +287,8 @@ mod tests {
         ] {
             is_wrong(
                 |witnessed| {
-                    let deletion = asked(Method::DELETE, path, options);
-                    witnessed.asked.requests.push(deletion);
+                    let deletion = traffic(Method::DELETE, path, options);
+                    witnessed.traffic.requests.push(deletion);
                 },
                 &[&format!("deleted without its uid: {path}")],
             );

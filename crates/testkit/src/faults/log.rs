@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_do_not_reach_what_came_after_a_reset() {
+    fn late_answers_do_not_appear_after_a_reset() {
         let recorder = Recorder::default();
         let request = || {
             let (head, ()) = http::Request::new(()).into_parts();

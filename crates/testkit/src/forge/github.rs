@@ -119,14 +119,14 @@ impl Inner {
                 let reviews = reviews.into_iter().flatten();
                 let reviews = reviews.map(|review| {
                     let Review { author, commit, state } = review;
-                    let mut said = json!({
+                    let mut review = json!({
                         "user": {"id": author, "login": login(*author)}, "state": state, "commit_id": commit,
                     });
                     if is_gitea {
-                        said["official"] = json!(self.members.contains(author));
-                        said["dismissed"] = json!(false);
+                        review["official"] = json!(self.members.contains(author));
+                        review["dismissed"] = json!(false);
                     }
-                    said
+                    review
                 });
                 self.pages(reviews.collect(), query, is_gitea)
             }

@@ -23,7 +23,7 @@ pub(super) enum Kind {
     /// Scheduled job.
     Schedule,
     /// Permissions of users.
-    Rights,
+    Permissions,
 }
 
 impl Kind {
@@ -35,7 +35,7 @@ impl Kind {
         Self::Hook,
         Self::Settings,
         Self::Schedule,
-        Self::Rights,
+        Self::Permissions,
     ];
 
     pub(super) fn word(self) -> &'static str {
@@ -47,13 +47,13 @@ impl Kind {
             Self::Hook => "hook",
             Self::Settings => "settings",
             Self::Schedule => "schedule",
-            Self::Rights => "rights",
+            Self::Permissions => "rights",
         }
     }
 
     /// Returns whether the part can move.
     pub(super) fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Resources | Self::Rights)
+        !matches!(self, Self::Resources | Self::Permissions)
     }
 }
 
@@ -119,7 +119,7 @@ impl Part {
                 .map(|number| of.config_map(&format!("{}-{number}", self.name)))
                 .collect(),
             Kind::Schedule => vec![of.account(), of.cron_job(), of.network_policy()],
-            Kind::Rights => vec![
+            Kind::Permissions => vec![
                 of.cluster_role(),
                 of.cluster_binding(&json!([
                     {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": of.global}

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_is_that_of_the_go_module() {
+    fn version_equals_that_of_the_go_module() {
         let parts: Vec<_> = kubernetes_version()
             .split('.')
             .map(str::parse::<u32>)

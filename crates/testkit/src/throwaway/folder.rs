@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_of_a_log_is_its_end() {
+    fn tail_of_a_log_is_its_last_lines() {
         let folder = Folder::create("pleach-folder-test-").unwrap();
         let line = "x".repeat(TAIL);
         folder.write("etcd.log", &format!("first{line}")).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_end_with_their_owner() {
+    fn processes_exit_with_their_owner() {
         let processes = Processes::new().unwrap();
         let id = processes.start("sleep", sleeper()).unwrap();
         let alive = PathBuf::from(format!("/proc/{id}"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_outlive_the_thread_that_asked_for_them() {
+    fn processes_outlive_the_thread_that_started_them() {
         let processes = Processes::new().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| processes.start("sleep", sleeper()).unwrap());

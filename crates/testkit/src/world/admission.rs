@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_logged() {
+    fn passing_requests_are_logged() {
         let log = ValidationLog::default();
         let answer = validate(&review(&json!({REQUEST: "7"})), &log);
         assert_eq!(answer["response"]["uid"], "1");

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_gives_back_what_was_put_in() {
+    fn a_secret_round_trips() {
         let made = Certificates::generate("virt-api", "a").unwrap();
         let secret = made.to_secret(&json!({"name": "certs"}));
         let read = Certificates::from_secret(&secret).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_others_is_an_error() {
+    fn a_foreign_secret_is_an_error() {
         let error = Certificates::from_secret(&json!({"data": {}})).err();
         assert_eq!(
             error.unwrap().to_string(),

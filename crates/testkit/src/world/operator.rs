@@ -124,7 +124,7 @@ async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
     let mut leader: Option<Leader> = None;
     let mut failures = 0;
     loop {
-        match look(&shared, &mut leader).await {
+        match reconcile(&shared, &mut leader).await {
             Ok(()) => failures = 0,
             Err(failure) => {
                 tracing::debug!(%failure, "the operator could not do what it wanted");
@@ -138,7 +138,7 @@ async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
     }
 }
 
-async fn look(shared: &Shared, leader: &mut Option<Leader>) -> anyhow::Result<()> {
+async fn reconcile(shared: &Shared, leader: &mut Option<Leader>) -> anyhow::Result<()> {
     let pods = ready_pods(&shared.admin).await?;
     shared
         .alive
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_is_ready_says_which_version_it_is() {
+    fn a_ready_pod_names_its_version() {
         let pod = json!({
             "metadata": {"namespace": "a", "name": "p", "uid": "u"},
             "spec": {"serviceAccountName": "s", "containers": [{"image": "docker.io:5000/depot/operator:v1.0.0"}]},

@@ -249,7 +249,7 @@ async fn play_api(shared: &Shared, pod: &PodRef) -> anyhow::Result<()> {
         match register::start(&shared.product, &rest, &pod.namespace).await {
             Ok(certificates) => {
                 shared.set_certificates(&pod.namespace, &certificates)?;
-                return pod.tell(shared, hold::START).await;
+                return pod.report_status(shared, hold::START).await;
             }
             Err(reason) => crash(shared, pod, reason, &mut back_off).await?,
         }
@@ -265,7 +265,7 @@ async fn play_controller(shared: &Shared, pod: &PodRef) -> anyhow::Result<()> {
         match leader::hold(shared, &rest, &pod.namespace, &pod.name).await {
             Ok(()) => {
                 if !runs {
-                    pod.tell(shared, hold::START).await?;
+                    pod.report_status(shared, hold::START).await?;
                     runs = true;
                 }
                 tokio::time::sleep(leader::RENEW).await;
@@ -290,7 +290,7 @@ async fn crash(
         pod: pod.name.clone(),
         reason,
     });
-    pod.tell(shared, hold::CRASH).await?;
+    pod.report_status(shared, hold::CRASH).await?;
     tokio::time::sleep(*back_off).await;
     *back_off = (*back_off * 2).min(LONGEST_BACK_OFF);
     Ok(())
@@ -308,7 +308,7 @@ impl PodRef {
     }
 
     /// Sets the annotation for kwok. Ignores a deleted pod.
-    async fn tell(&self, shared: &Shared, what: &str) -> anyhow::Result<()> {
+    async fn report_status(&self, shared: &Shared, what: &str) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name);
         let change =
             json!({"metadata": {"uid": self.uid, "annotations": {hold::ANNOTATION: what}}});

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registrations_tell_their_namespaces_and_authorities() {
+    fn registrations_have_namespaces_and_ca_bundles() {
         let product = Product::kubevirt();
         let service = product.api_service_body("a", "Q0E=");
         assert_eq!(namespaces(&service), ["a"]);

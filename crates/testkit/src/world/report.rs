@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_never_ends_counts_to_the_last_write() {
+    fn an_open_gap_counts_to_the_last_write() {
         let report = report(&[
             (0, Outcome::Done),
             (100, Outcome::Refused("no".to_owned())),

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart() {
+    fn answers_are_distinguished() {
         let status = |code| Failure::Status {
             code,
             message: "vms \"vm7\" is forbidden".to_owned(),

@@ -152,7 +152,7 @@ fn sound() -> History {
 }
 
 #[test]
-fn nothing_is_wrong_with_what_is_right() {
+fn a_valid_run_has_no_findings() {
     for seed in 0..20 {
         let history = History::sound(Moving::new("m", seed));
         assert_eq!(history.judged(), [""; 0], "seed {seed}");
@@ -160,7 +160,7 @@ fn nothing_is_wrong_with_what_is_right() {
 }
 
 #[test]
-fn a_role_that_is_narrowed_while_pods_of_the_former_version_run_is_seen() {
+fn a_role_reduced_while_previous_pods_run_is_found() {
     let mut history = sound();
     let api = history.moving.product.api.clone();
     let from = history.moving.from.clone();
@@ -177,7 +177,7 @@ fn a_role_that_is_narrowed_while_pods_of_the_former_version_run_is_seen() {
 }
 
 #[test]
-fn a_moment_without_a_right_is_seen_also_when_it_comes_back() {
+fn a_temporary_loss_of_a_permission_is_found() {
     let mut history = sound();
     let api = history.moving.product.api.clone();
     let role = |history: &History, version: u64| {
@@ -198,7 +198,7 @@ fn a_moment_without_a_right_is_seen_also_when_it_comes_back() {
 }
 
 #[test]
-fn a_binding_that_forgets_the_former_account_is_seen_and_so_is_one_that_goes() {
+fn a_reduced_or_deleted_binding_is_found() {
     let mut history = sound();
     let controller = history.moving.product.controller.clone();
     let (from, to) = (history.moving.from.clone(), history.moving.to.clone());
@@ -221,7 +221,7 @@ fn a_binding_that_forgets_the_former_account_is_seen_and_so_is_one_that_goes() {
 }
 
 #[test]
-fn rights_that_nobody_needs_any_more_may_go() {
+fn unneeded_permissions_can_be_removed() {
     let mut history = sound();
     history.changes.retain(|change| change.kind != "Pod");
     history.changes.retain(|change| change.version != 1);
@@ -241,7 +241,7 @@ fn controllers_of_both_versions_with_replicas_are_seen() {
 }
 
 #[test]
-fn a_controller_that_starts_before_the_other_one_is_gone_is_seen() {
+fn two_controllers_at_once_are_found() {
     let mut history = sound();
     let controller = history.moving.product.controller.clone();
     history
@@ -256,7 +256,7 @@ fn a_controller_that_starts_before_the_other_one_is_gone_is_seen() {
 }
 
 #[test]
-fn a_controller_that_goes_with_its_replicas_and_a_workload_of_another_name_are_let_pass() {
+fn a_stopped_controller_and_other_workloads_are_permitted() {
     let mut history = sound();
     let controller = history.moving.product.controller.clone();
     history.edit(4, "Deployment", &controller, |change| {
@@ -271,7 +271,7 @@ fn a_controller_that_goes_with_its_replicas_and_a_workload_of_another_name_are_l
 }
 
 #[test]
-fn a_pod_that_has_ended_needs_nothing_and_runs_with_nobody() {
+fn a_completed_pod_needs_no_permissions() {
     let mut history = sound();
     let [api, controller, agent] = history.components();
     for (version, component) in [(2, agent), (5, controller), (9, api)] {
@@ -299,7 +299,7 @@ fn agents_of_both_versions_on_a_node_are_seen_and_on_two_nodes_they_may_be() {
 }
 
 #[test]
-fn what_may_be_done_everywhere_may_be_done_anywhere() {
+fn a_cluster_wide_permission_covers_every_namespace() {
     let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
     let make = |scope: &str| atoms(scope, &rule).remove(0);
     assert!(may(&BTreeSet::from([make("*")]), &make("a")));

@@ -156,19 +156,19 @@ pub(super) async fn remove(rest: &Rest, namespace: &str) -> Result<bool, Failure
 }
 
 /// Returns whether a live value contains the desired one.
-pub(super) fn covers(live: &Value, wanted: &Value) -> bool {
-    match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted
+pub(super) fn covers(live: &Value, desired: &Value) -> bool {
+    match (live, desired) {
+        (Value::Object(live), Value::Object(desired)) => desired
             .iter()
-            .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
-        (Value::Array(live), Value::Array(wanted)) => {
-            live.len() == wanted.len()
+            .all(|(key, desired)| live.get(key).is_some_and(|live| covers(live, desired))),
+        (Value::Array(live), Value::Array(desired)) => {
+            live.len() == desired.len()
                 && live
                     .iter()
-                    .zip(wanted)
-                    .all(|(live, wanted)| covers(live, wanted))
+                    .zip(desired)
+                    .all(|(live, desired)| covers(live, desired))
         }
-        (live, wanted) => live == wanted,
+        (live, desired) => live == desired,
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_adds_is_no_difference() {
+    fn server_defaults_are_no_difference() {
         let live = json!({"a": [{"b": 1, "added": true}], "c": "d"});
         assert!(covers(&live, &json!({"a": [{"b": 1}]})));
         assert!(!covers(&live, &json!({"a": [{"b": 2}]})));

@@ -12,15 +12,15 @@ pub(super) fn answer(review: &Value, version: &str) -> Value {
     let request = &review["request"];
     let allowed = match request["object"]["spec"]["version"].as_str() {
         None => true,
-        Some(wanted) => place(wanted).is_some_and(|wanted| Some(wanted) <= place(version)),
+        Some(desired) => place(desired).is_some_and(|desired| Some(desired) <= place(version)),
     };
     let response = if allowed {
         json!({"uid": request["uid"], "allowed": true})
     } else {
-        let wanted = &request["object"]["spec"]["version"];
+        let desired = &request["object"]["spec"]["version"];
         let message = format!(
             "operator {version} cannot install {}",
-            wanted.as_str().unwrap_or_default()
+            desired.as_str().unwrap_or_default()
         );
         json!({
             "uid": request["uid"],
@@ -41,8 +41,8 @@ mod tests {
 
     #[test]
     fn a_newer_version_than_its_own_is_denied() {
-        let allowed = |wanted: Value, version: &str| {
-            let review = json!({"request": {"uid": "1", "object": {"spec": {"version": wanted}}}});
+        let allowed = |desired: Value, version: &str| {
+            let review = json!({"request": {"uid": "1", "object": {"spec": {"version": desired}}}});
             answer(&review, version)["response"]["allowed"] == true
         };
         assert!(allowed(Value::Null, "v1.0.0"));

@@ -36,7 +36,7 @@ async fn tend(rest: &Rest, pod: &OperatorPod, path: &str, depot: &Value) -> Resu
         if ours.is_empty() {
             return Ok(());
         }
-        tell(rest, path, depot, json!({"phase": "Deleting"})).await?;
+        report_status(rest, path, depot, json!({"phase": "Deleting"})).await?;
         if operands::remove(rest, &pod.namespace).await? {
             // The status was written in the meantime.
             let now = rest.get(path).await?.unwrap_or_default();
@@ -45,8 +45,8 @@ async fn tend(rest: &Rest, pod: &OperatorPod, path: &str, depot: &Value) -> Resu
         return Ok(());
     }
     if ours.is_empty() {
-        let held = [others, vec![json!(FINALIZER)]].concat();
-        return hold(rest, path, depot, held).await;
+        let finalizers = [others, vec![json!(FINALIZER)]].concat();
+        return hold(rest, path, depot, finalizers).await;
     }
     bring_about(rest, pod, path, depot).await
 }
@@ -99,11 +99,16 @@ async fn bring_about(
             status["conditions"] = json!([{"type": "Available", "status": "False", "reason": reason, "message": message}]);
         }
     }
-    tell(rest, path, depot, status).await
+    report_status(rest, path, depot, status).await
 }
 
 /// Writes a status if it changed.
-async fn tell(rest: &Rest, path: &str, depot: &Value, status: Value) -> Result<(), Failure> {
+async fn report_status(
+    rest: &Rest,
+    path: &str,
+    depot: &Value,
+    status: Value,
+) -> Result<(), Failure> {
     if operands::covers(&depot["status"], &status) {
         return Ok(());
     }

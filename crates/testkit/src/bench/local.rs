@@ -13,7 +13,7 @@ const RUNS: usize = 7;
 
 /// Measured command without a cluster.
 #[derive(Debug, Clone)]
-pub struct AtDesk {
+pub struct LocalRuns {
     /// Command.
     pub what: String,
     /// Cost of each run.
@@ -27,7 +27,7 @@ pub(super) fn measure(
     pleach: &Path,
     objects: usize,
     releases: usize,
-) -> anyhow::Result<Vec<AtDesk>> {
+) -> anyhow::Result<Vec<LocalRuns>> {
     let workload = Workload::new(Content::Mixed, objects);
     let empty = repository(Vec::new())?;
     let templates = repository(workload.templates())?;
@@ -67,7 +67,7 @@ pub(super) fn measure(
                 .args(args);
             measure::run(&mut command, output.path(), &[0])
         });
-        Ok(AtDesk {
+        Ok(LocalRuns {
             what,
             runs: runs.collect::<anyhow::Result<_>>()?,
             limit,
