@@ -118,7 +118,7 @@ fn report(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef)
     });
     let finding = if let Some(overriding) = overriding {
         let reason = overriding.reason.clone().unwrap_or_default();
-        let message = format!("check {BACKEND_GOES} is overridden ({reason}): {message}");
+        let message = format!("check {BACKEND_DELETED} is overridden ({reason}): {message}");
         let check = BACKEND_DELETED.to_owned();
         let one = Override { check, reason };
         if !draft.overrides.contains(&one) {
@@ -145,7 +145,7 @@ fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
         Some(_) => "",
         None => "; or keep the Service in git",
     };
-    let action = format!("override, check: {BACKEND_GOES}");
+    let action = format!("override, check: {BACKEND_DELETED}");
     let overriding = consent(ctx, &action, service);
     let overriding = overriding.trim_end_matches('}');
     format!(
