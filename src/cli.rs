@@ -285,7 +285,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Run(args) => {
             // The controller writes only log lines to stderr.
             let report = |line: &str| tracing::info!("{line}");
-            runtime::block_on_telling(&cancel, report, run::run(ui, &context, args))
+            runtime::block_on_reporting(&cancel, report, run::run(ui, &context, args))
         }
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),

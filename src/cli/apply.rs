@@ -158,9 +158,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         return Ok(outcome.finish(ui));
     }
     consent(ui, ctx, (&args, &target), &session, &reviewed).await?;
-    let hold = args.local.is_meant().then_some((&args.local, &follower));
+    let suspend = args.local.is_intended().then_some((&args.local, &follower));
     let scope = Scope {
-        hold,
+        suspend,
         skip_blocked: args.skip_blocked,
     };
     Box::pin(in_order(ui, ctx, &session, scope, reviewed, &mut outcome)).await;
@@ -171,7 +171,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     /// Set if the controller must be suspended first.
-    hold: Option<(&'a LocalArgs, &'a Follower)>,
+    suspend: Option<(&'a LocalArgs, &'a Follower)>,
     /// Whether to apply a release without its blocked objects.
     skip_blocked: bool,
 }
@@ -219,14 +219,14 @@ async fn in_order(
         }
         // Execute only the reviewed plan. If earlier releases changed the cluster, plan again and
         // stop if the new plan does more.
-        let was_held = one
+        let was_suspended = one
             .planned
             .observation
             .observed
             .hindrances()
             .next()
             .is_some();
-        if (written || was_held) && !ctx.cancel.is_cancelled() {
+        if (written || was_suspended) && !ctx.cancel.is_cancelled() {
             match replan(ui, session, &one).await {
                 Ok(planned) => one.planned = planned,
                 Err(error) => {
@@ -250,12 +250,12 @@ async fn in_order(
         let store = one.planned.desired.store.clone();
         let cluster = session.cluster_for(&name);
         let is_new = one.planned.is_new();
-        let hold = scope
-            .hold
+        let suspend = scope
+            .suspend
             .filter(|(_, follower)| follower.of(&one.planned).is_some());
-        let hold = hold.map(|(local, _)| local);
-        if let Some(local) = hold.filter(|_| !is_new)
-            && let Err(error) = local.hold(&cluster, &name, &store).await
+        let suspend = suspend.map(|(local, _)| local);
+        if let Some(local) = suspend.filter(|_| !is_new)
+            && let Err(error) = local.suspend(&cluster, &name, &store).await
         {
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
@@ -264,8 +264,8 @@ async fn in_order(
         }
         let ended = Box::pin(outcome.execute(ui, ctx, &cluster, one.planned)).await;
         // A new release could not be suspended before it existed.
-        if let Some(local) = hold.filter(|_| is_new)
-            && let Err(error) = local.hold(&cluster, &name, &store).await
+        if let Some(local) = suspend.filter(|_| is_new)
+            && let Err(error) = local.suspend(&cluster, &name, &store).await
         {
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());

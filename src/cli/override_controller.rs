@@ -29,7 +29,7 @@ pub(crate) struct LocalArgs {
 
 impl LocalArgs {
     /// Returns whether the user requested a local run.
-    pub(super) fn is_meant(&self) -> bool {
+    pub(super) fn is_intended(&self) -> bool {
         self.local
     }
 
@@ -64,7 +64,7 @@ impl LocalArgs {
     }
 
     /// Suspends the controller for a release. Does nothing if the release does not exist yet.
-    pub(super) async fn hold(
+    pub(super) async fn suspend(
         &self,
         cluster: &Cluster,
         name: &ReleaseName,

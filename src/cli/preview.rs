@@ -98,7 +98,7 @@ pub(crate) struct PreviewArgs {
     exit_code: bool,
 
     #[command(flatten)]
-    telling: ReportArgs,
+    reporting: ReportArgs,
 
     /// Maximum size of a comment on the forge, in bytes, for markdown
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4_096..))]
@@ -133,12 +133,12 @@ fn ways(text: &str) -> Result<Ways, String> {
 impl PreviewArgs {
     /// Returns whether the preview is for a pull request, where the public reads it.
     fn is_public(&self) -> bool {
-        self.telling.comment || matches!(self.output, Output::Markdown | Output::Comment)
+        self.reporting.comment || matches!(self.output, Output::Markdown | Output::Comment)
     }
 }
 
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
-    if args.telling.untrusted {
+    if args.reporting.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
         defer();
         // The controller passes a bare repository.
@@ -176,10 +176,10 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
         exit = exit.and(Exit::CHANGES);
     }
     print(ui, args, &change, &found)?;
-    if args.telling.comment {
+    if args.reporting.comment {
         ui.finish()?;
         let report = report(args, &change, &found);
-        block_on(&ctx.cancel, args.telling.report(ui, ctx, &report))?;
+        block_on(&ctx.cancel, args.reporting.report(ui, ctx, &report))?;
     }
     Ok(exit)
 }
@@ -258,7 +258,7 @@ fn inspect(
     };
     let question = Question {
         scope,
-        is_requested: !args.targets.is_empty() && !args.telling.untrusted,
+        is_requested: !args.targets.is_empty() && !args.reporting.untrusted,
         whole: args.live
             || args
                 .clusters

@@ -72,7 +72,7 @@ pub(crate) struct RollbackArgs {
 }
 
 /// Release to roll back.
-struct Back {
+struct RollbackTarget {
     release: String,
     record: Installed,
     chosen: Chosen,
@@ -158,7 +158,7 @@ async fn backs(
     cluster: &Cluster,
     outline: &Outline,
     args: &RollbackArgs,
-) -> Result<Vec<Back>, CliError> {
+) -> Result<Vec<RollbackTarget>, CliError> {
     let environment = &args.target.environment;
     let search = Search::In(outline.environment.store.clone());
     let names: Vec<&String> = match &args.target.release {
@@ -205,7 +205,7 @@ async fn backs(
         let chosen = choose(source, now, &name, &record, args.to.as_deref())?;
         let version = pinned(&chosen.tree, environment, release)
             .map_err(|findings| unreadable(&chosen, findings))?;
-        backs.push(Back {
+        backs.push(RollbackTarget {
             release: release.clone(),
             record,
             chosen,
@@ -230,7 +230,11 @@ fn unreadable(chosen: &Chosen, findings: Vec<Finding>) -> CliError {
 
 /// Returns the changed files. For versions without a natural order, the bundle at the target
 /// revision decides whether this is a rollback.
-fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Restoration, CliError> {
+fn restored(
+    now: &dyn FileTree,
+    target: &Target,
+    backs: &[RollbackTarget],
+) -> Result<Restoration, CliError> {
     let environment = &target.environment;
     let restore_all = |direction_of: &dyn Fn(&str) -> Option<Direction>| {
         let wishes: Vec<Wish<'_>> = backs
@@ -286,7 +290,12 @@ pub(super) async fn ensure_clean(branch: &Branch, files: &FileChanges) -> Result
 }
 
 /// Returns the commit message.
-fn message(target: &Target, backs: &[Back], done: &Restoration, reason: Option<&str>) -> String {
+fn message(
+    target: &Target,
+    backs: &[RollbackTarget],
+    done: &Restoration,
+    reason: Option<&str>,
+) -> String {
     let subject = match backs {
         [one] => format!(
             "Roll back {}/{} to {}",

@@ -127,7 +127,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         }
         if shown.is_none() {
             confirm(ui, ctx, &args, &session, &planned).await?;
-            if args.local.is_meant() && follower.of(&planned).is_some() {
+            if args.local.is_intended() && follower.of(&planned).is_some() {
                 let store = &planned.desired.store;
                 args.local.hold(&cluster, &name, store).await?;
             }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::worker::{self, WorkerError};
-pub use cluster_access::{SecretPlace, Way};
+pub use cluster_access::{SecretLocation, Way};
 use pleach_forge::{State, Status};
 
 /// Time limit of a preview.

@@ -21,7 +21,7 @@ pub fn one_line(text: &str) -> String {
 
 /// Returns whether a terminal possibly interprets a character instead of showing it.
 pub fn steers(character: char) -> bool {
-    character.is_control() || turns(character) || hides(character)
+    character.is_control() || reorders(character) || hides(character)
 }
 
 /// Returns whether a character is invisible or an unusual line break.
@@ -39,7 +39,7 @@ fn hides(character: char) -> bool {
 }
 
 /// Returns whether a character changes the order of the following text (CVE-2021-42574).
-fn turns(character: char) -> bool {
+fn reorders(character: char) -> bool {
     matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

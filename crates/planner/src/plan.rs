@@ -97,7 +97,7 @@ pub use model::{
     Outgoing, Overlay, Own, Plan, Policy, Precondition, PriorReleases, Stage, Step, StepId, Taken,
     Terms, Until, is_protected_kind, is_refusal,
 };
-pub use ownership::{is_foreign, owners_of, takes_over};
+pub use ownership::{is_foreign, owners_of, takes_ownership};
 pub use permissions::{Objects, Permission, Permissions, TemporaryGrant};
 pub use prune::REGISTRATIONS;
 pub use questions::{Answer, Planning, Question, Topic};

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::observe::{Observed, Prediction};
 use crate::plan::{
-    Action, Change, Course, Desired, Overlay, Plan, Policy, StepId, secrecy_of_kinds, takes_over,
+    Action, Change, Course, Desired, Overlay, Plan, Policy, StepId, secrecy_of_kinds,
+    takes_ownership,
 };
 use crate::renames::{self, Moved, PreviousObject};
 use crate::text_diff::{self, Note, ObjectDiff, Sides, View};
@@ -291,7 +292,7 @@ impl<'a> Side<'a> {
             }
             (Some(old), Some(new)) => {
                 let adopted = |manager: &str| match change.action {
-                    Action::Adopt => self.takes_over(manager),
+                    Action::Adopt => self.takes_ownership(manager),
                     _ => self.drawing.policy.adopts(manager),
                 };
                 // The dry run of an adoption ran under another field manager.
@@ -388,8 +389,8 @@ impl<'a> Side<'a> {
     }
 
     /// Returns whether an adoption makes the fields of a manager ours.
-    fn takes_over(&self, manager: &str) -> bool {
-        takes_over(self.drawing.desired, self.drawing.policy, manager)
+    fn takes_ownership(&self, manager: &str) -> bool {
+        takes_ownership(self.drawing.desired, self.drawing.policy, manager)
     }
 
     /// Returns the predicted object from the dry run of the apply.
@@ -411,7 +412,7 @@ impl<'a> Side<'a> {
         match (change.action, self.answer(change)) {
             (Action::Update | Action::Recreate, Some(answer)) => Some(answer.clone()),
             (Action::Adopt, Some(answer)) => {
-                let adopted = |manager: &str| self.takes_over(manager);
+                let adopted = |manager: &str| self.takes_ownership(manager);
                 let ignored = self.drawing.desired.ignored.of(&change.object);
                 let left = ownership::after_adoption(answer, &self.manager, &adopted, ignored);
                 Some(left)

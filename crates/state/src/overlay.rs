@@ -30,7 +30,7 @@ use pleach_model::object::{
 
 pub use content::{OverlayContent, OverlayKind};
 pub use owners::{FieldOwner, field_owners, restore_owners};
-pub use revert::{Taken, revert};
+pub use revert::{Reverted, revert};
 
 /// Id of an overlay within a release: its name, the object that it changes, and a digest of the
 /// patch.

@@ -80,7 +80,7 @@ pub(super) fn from_file(
         };
         // Previews without a cluster do not show effects.
         let live = previews.as_ref().filter(|(_, live)| live.is_some());
-        let telling = live.map(|(forge, _)| Arc::clone(forge));
+        let reporting = live.map(|(forge, _)| Arc::clone(forge));
         let grants = repository.environments.into_iter();
         let grants = grants
             .map(|granted| {
@@ -90,7 +90,7 @@ pub(super) fn from_file(
                 } else {
                     Reserved::default()
                 };
-                let forge = telling.clone();
+                let forge = reporting.clone();
                 Arc::new(grant(
                     folder,
                     (&own, &keys),

@@ -130,7 +130,7 @@ fn are_alike(a: &ResolvedEnvironment, b: &ResolvedEnvironment) -> bool {
         releases.map(|one| one.name.clone()).collect()
     };
     // The fate of a previous release depends on other environments.
-    let takes_over = |environment: &ResolvedEnvironment| {
+    let takes_ownership = |environment: &ResolvedEnvironment| {
         let mut releases = environment.releases.iter();
         releases.any(|one| one.moved_from.is_some())
     };
@@ -138,8 +138,8 @@ fn are_alike(a: &ResolvedEnvironment, b: &ResolvedEnvironment) -> bool {
         && a.cluster.kubernetes == b.cluster.kubernetes
         && a.protect == b.protect
         && names(a) == names(b)
-        && !takes_over(a)
-        && !takes_over(b)
+        && !takes_ownership(a)
+        && !takes_ownership(b)
 }
 
 impl Aside {

@@ -20,7 +20,7 @@ pub struct Way {
     /// Path of a kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
     /// Secret with a kubeconfig.
-    pub secret: Option<SecretPlace>,
+    pub secret: Option<SecretLocation>,
     /// User to impersonate.
     pub user: Option<String>,
     /// Whether to read state in tenant namespaces without verifying it, because only the controller
@@ -35,7 +35,7 @@ pub struct Way {
 /// A Secret with a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SecretPlace {
+pub struct SecretLocation {
     /// Kubeconfig of the cluster with the Secret; `None` for the default of kubectl.
     pub own: Option<PathBuf>,
     /// Its namespace.
@@ -49,7 +49,7 @@ pub struct SecretPlace {
 impl Way {
     /// Describes a connection to a cluster. The preview quotes no error of it.
     pub fn of(connection: &Connection, cluster: &str, allow: Option<AllowList>) -> Self {
-        let secret = connection.secret.as_ref().map(|secret| SecretPlace {
+        let secret = connection.secret.as_ref().map(|secret| SecretLocation {
             own: secret.own.connection().kubeconfig.clone(),
             namespace: secret.namespace.clone(),
             name: secret.name.clone(),

@@ -402,7 +402,7 @@ mod tests {
             ours: "pleach/a.b",
             api_version: "v1",
             from: &adopted,
-            take_back: &nothing,
+            reclaim: &nothing,
             give_up: &[],
             strip: &[],
         };

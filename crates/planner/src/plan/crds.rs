@@ -48,7 +48,7 @@ impl Desired {
         // An ignore rule may leave the conversion to another manager.
         let desired = self.ignored.question(manifest, live, &ours);
         let desired = desired.unwrap_or_else(|| manifest.value());
-        let may_be_taken = |manager: &str| ownership::takes_over(self, policy, manager);
+        let may_be_taken = |manager: &str| ownership::takes_ownership(self, policy, manager);
         left_of_conversion(&desired, live, &manager, &may_be_taken)
     }
 
@@ -383,7 +383,7 @@ fn take_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, left: FieldSet) ->
     let own = Own {
         api_version: manifest.map_or_else(String::new, |one| one.api_version().to_string()),
         from: Vec::new(),
-        take_back: left,
+        reclaim: left,
         give_up: Vec::new(),
         strip: Vec::new(),
         fields: None,

@@ -432,7 +432,7 @@ impl Deletion {
         metadata: &Value,
     ) -> Option<Self> {
         let object = &journaled.object;
-        let is_held = object.is("apps", "DaemonSet")
+        let is_on_delete = object.is("apps", "DaemonSet")
             && journaled.state == State::On
             && holds(&journaled.set.0);
         let owners = metadata["ownerReferences"].as_array();
@@ -440,7 +440,7 @@ impl Deletion {
             .into_iter()
             .flatten()
             .any(|owner| owner["controller"] == true && owner["uid"] == journaled.uid.as_str());
-        (is_held && is_its).then_some(Self {
+        (is_on_delete && is_its).then_some(Self {
             uid: metadata["uid"].as_str()?.to_owned(),
             resource_version: None,
             propagation: Propagation::Background,

@@ -47,7 +47,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     for (position, dependency) in dependencies.single.into_iter().enumerate() {
         if reversed.holds(position) {
             let need = required_before(ctx, &dependency);
-            back(draft, dependency.to, need, dependency.from);
+            downgrade(draft, dependency.to, need, dependency.from);
             recheck(draft, &dependency);
             continue;
         }
@@ -70,7 +70,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
         }
     }
     for (workloads, crds) in &reversed.after_workloads {
-        back_after(ctx, draft, workloads, crds);
+        downgrade_after(ctx, draft, workloads, crds);
     }
     endpoints::run(ctx, draft, &reversed);
 }
@@ -125,7 +125,7 @@ fn last_stage(draft: &Draft, steps: &[(StepId, Need)]) -> StageName {
 }
 
 /// Makes CRDs downgrade after workloads are ready.
-fn back_after(ctx: &Ctx<'_>, draft: &mut Draft, workloads: &[&ObjectId], crds: &[&ObjectId]) {
+fn downgrade_after(ctx: &Ctx<'_>, draft: &mut Draft, workloads: &[&ObjectId], crds: &[&ObjectId]) {
     let earlier = workloads.iter().filter_map(|id| draft.done_by.get(*id));
     let earlier: Vec<(StepId, Need)> = earlier.map(|step| (*step, Need::Ready)).collect();
     let later = crds.iter().filter_map(|id| draft.done_by.get(*id));
@@ -155,7 +155,7 @@ fn recheck(draft: &mut Decided, dependency: &Dependency<'_>) {
 }
 
 /// Makes a dependency downgrade after its dependent.
-fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
+fn downgrade(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
     let steps = (draft.done_by.get(earlier), draft.done_by.get(later));
     if let (Some(&earlier), Some(&later)) = steps {
         let first = first_step_of(draft, later);

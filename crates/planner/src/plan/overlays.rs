@@ -18,7 +18,7 @@ use super::gate;
 use super::handover;
 use super::model::{Action, Course, Desired, EdgeReason, Need, Op, Overlay, Precondition, StepId};
 use super::phases::Bracketed;
-use super::verify::reached;
+use super::verify::completion;
 use between::Place;
 pub(super) use between::{ancestors, before_later, descendants};
 use desired::desired_overlays;
@@ -445,7 +445,7 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Bracketed, progress: Progress, groups: &m
                 draft.at(step).deadline = deadline;
             }
             if let Some(done) = draft.done_by.get(object).copied() {
-                let (from, need) = reached(&draft.steps[done.0]);
+                let (from, need) = completion(&draft.steps[done.0]);
                 draft.edge(from, need, step, EdgeReason::SameObject);
             }
             groups

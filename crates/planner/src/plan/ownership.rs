@@ -316,7 +316,7 @@ impl Policy {
 /// Returns whether a release takes over fields of a manager without a conflict.
 /// These are its other managers, the release it takes objects from, and the
 /// managers it adopts. Any other release counts as foreign.
-pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
+pub fn takes_ownership(desired: &Desired, policy: &Policy, manager: &str) -> bool {
     let previous = desired.terms.moved_from.as_ref();
     manager == desired.name.field_manager()
         || managers::is_other(manager)
@@ -327,7 +327,7 @@ pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
 /// Returns whether the release takes over fields of a manager without a
 /// conflict.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
-    takes_over(ctx.desired, ctx.policy, manager)
+    takes_ownership(ctx.desired, ctx.policy, manager)
 }
 
 /// Ownership changes to make before an object is applied.
@@ -335,7 +335,7 @@ pub(super) struct Change<'a> {
     /// Selects the managers whose fields become ours.
     pub(super) from: &'a dyn Fn(&str) -> bool,
     /// Fields that become ours alone again.
-    pub(super) take_back: FieldSet,
+    pub(super) reclaim: FieldSet,
     /// Labels and annotations to remove.
     pub(super) strip: Vec<FieldPath>,
 }
@@ -354,7 +354,7 @@ pub(super) fn own(
         ours: &ctx.manager,
         api_version: &api_version,
         from: change.from,
-        take_back: &change.take_back,
+        reclaim: &change.reclaim,
         give_up,
         strip: &change.strip,
     }
@@ -366,7 +366,7 @@ pub(super) fn own(
             .filter(|manager| (change.from)(manager) && **manager != ctx.manager)
             .cloned()
             .collect(),
-        take_back: change.take_back,
+        reclaim: change.reclaim,
         give_up: give_up.to_vec(),
         strip: change.strip,
         fields: Some(Digest::of(&canonical_json(&transferred.fields.to_json()))),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::checks;
 use super::draft::{Ctx, Draft};
 use super::model::{EdgeReason, Need, Op, Step, StepId, Until};
-use super::verify::reached;
+use super::verify::completion;
 use pleach_formats::sequence::{RolloutRule, StageRule};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Matcher, ObjectId, Selector};
@@ -270,7 +270,7 @@ fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// custom resources may need later objects, and a claim may need its pod, so
 /// they only must be applied.
 pub(super) fn at_barrier(ctx: &Ctx<'_>, step: &Step) -> (StepId, Need) {
-    let (id, need) = reached(step);
+    let (id, need) = completion(step);
     let runs_once = matches!(step.op, Op::Create { once: true, .. });
     // An object that joined a stage as a dependent may need later objects.
     let assigned = ctx.assigned.get(&step.object) == Some(&step.stage);

@@ -21,7 +21,7 @@ use super::handover::texts;
 use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::overlays::{ancestors, descendants};
 use super::phases::Ordered;
-use super::verify::reached;
+use super::verify::completion;
 use crate::observe::Registration;
 use pleach_model::object::{ObjectId, ServiceRef};
 use pleach_model::order::{Direction, Facts, Interception, StageName};
@@ -130,9 +130,10 @@ fn after(
     deletion: Deletion,
 ) {
     let rules = &registration.intercepts;
-    let takes_over = |facts: &Facts| facts.intercepts.iter().any(|rule| is_shared(rules, rule));
+    let takes_ownership =
+        |facts: &Facts| facts.intercepts.iter().any(|rule| is_shared(rules, rule));
     let facts = ctx.facts.iter();
-    let successors = facts.filter(|(_, facts)| takes_over(facts));
+    let successors = facts.filter(|(_, facts)| takes_ownership(facts));
     let successors: Vec<StepId> = successors
         .filter_map(|(id, _)| draft.done_by.get(*id).copied())
         .collect();
@@ -141,7 +142,7 @@ fn after(
     let stage = stages.fold(StageName::Registrations, Ord::max);
     let step = delete(ctx, draft, registration, stage.clone(), deletion);
     for &pods in pods {
-        let (pods, need) = reached(&draft.steps[pods.0]);
+        let (pods, need) = completion(&draft.steps[pods.0]);
         draft.edge(pods, need, step, EdgeReason::Backend);
     }
     for successor in successors {

@@ -34,7 +34,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     if ctx.observed.focus.is_none() {
         wait_for_run_time(ctx, draft);
     }
-    let earlier: Vec<(StepId, Need)> = draft.steps.iter().map(reached).collect();
+    let earlier: Vec<(StepId, Need)> = draft.steps.iter().map(completion).collect();
     let reason = "everything is ready before anything is pruned";
     let barrier = draft.wait(ctx, StageName::Verify, ctx.release(), None, reason);
     for (step, need) in earlier {
@@ -44,7 +44,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
 }
 
 /// Returns the strongest state that a step reaches.
-pub(super) fn reached(step: &Step) -> (StepId, Need) {
+pub(super) fn completion(step: &Step) -> (StepId, Need) {
     let need = match (&step.op, &step.until) {
         (_, None) => Need::Applied,
         (Op::Delete(_), _) => Need::Absent,
@@ -116,7 +116,7 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
         .workloads(ctx)
         .into_iter()
         .chain(restarted)
-        .map(|step| reached(&draft.steps[step.0]))
+        .map(|step| completion(&draft.steps[step.0]))
         .collect();
     let mut waits = Vec::new();
     for object in &ctx.desired.runtime_objects {
@@ -202,10 +202,10 @@ fn candidates(ctx: &Ctx<'_>, kind: &GroupKind, name: &str) -> Vec<ObjectId> {
     if served.is_some_and(|(_, resource)| !resource.namespaced) {
         return vec![at(None)];
     }
-    let holding: BTreeSet<&str> = ctx
+    let namespaces: BTreeSet<&str> = ctx
         .manifests
         .keys()
         .filter_map(|id| id.namespace.as_deref())
         .collect();
-    holding.into_iter().map(|name| at(Some(name))).collect()
+    namespaces.into_iter().map(|name| at(Some(name))).collect()
 }

@@ -8,7 +8,7 @@ use pleach_model::object::{FieldPath, PathSegment};
 
 /// Writes that revert a temporary change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Taken {
+pub struct Reverted {
     /// Merge patch of the values. An empty map if no value changes.
     pub patch: Value,
     /// Fields whose ownership pleach gives up.
@@ -27,7 +27,7 @@ pub fn revert(
     live: &Value,
     owned: &FieldSet,
     keeps: &dyn Fn(&FieldPath) -> bool,
-) -> Taken {
+) -> Reverted {
     let mut walk = Walk {
         owned,
         keeps,
@@ -36,7 +36,7 @@ pub fn revert(
     };
     let (set, original) = (&journaled.set.0, &journaled.original.0);
     let patch = walk.below(set, original, live, &FieldPath::default());
-    Taken {
+    Reverted {
         patch: Value::Object(patch),
         fields: walk.fields,
         moved: walk.moved,

@@ -7,7 +7,7 @@ use pleach_fields::diff::ownership;
 use pleach_model::foreign_tools::{KnownOwner, Owner, OwnerKind, OwnerState};
 use pleach_model::object::{Manifest, ObjectId, managers};
 use pleach_planner::observe::{Observed, Prediction};
-use pleach_planner::plan::{Desired, Policy, is_foreign, owners_of, takes_over};
+use pleach_planner::plan::{Desired, Policy, is_foreign, owners_of, takes_ownership};
 use pleach_state::live::Live;
 use serde_json::Value;
 
@@ -196,7 +196,7 @@ impl Reader<'_> {
         let id = manifest.id();
         let live = observed.full.get(id)?;
         let ignored = desired.ignored.of(id);
-        let from = |manager: &str| takes_over(desired, policy, manager);
+        let from = |manager: &str| takes_ownership(desired, policy, manager);
         let answer = match observed.predicted.get(id)? {
             Prediction::Answer(answer)
             | Prediction::Conflict {

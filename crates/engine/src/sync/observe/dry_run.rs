@@ -10,7 +10,7 @@ use pleach_model::discovery::{Discovery, Served};
 use pleach_model::object::{DesiredDigest, Manifest, ObjectId};
 use pleach_planner::crd::{self, is_crd};
 use pleach_planner::observe::{ApiRefusal, Observed, Prediction, Reading, Unverified};
-use pleach_planner::plan::{Desired, Policy, takes_over};
+use pleach_planner::plan::{Desired, Policy, takes_ownership};
 use pleach_state::live::Live;
 use serde_json::Value;
 
@@ -243,7 +243,7 @@ impl Reader<'_> {
                 // Conflicts with managers that are taken over anyway do not count.
                 let mut managers = fields.iter().map(|field| &field.manager);
                 if !immutable.is_empty()
-                    && managers.all(|manager| takes_over(desired, policy, manager))
+                    && managers.all(|manager| takes_ownership(desired, policy, manager))
                 {
                     return Ok(Prediction::Immutable {
                         fields: immutable,

@@ -28,7 +28,7 @@ impl Operator<'_> {
         (from, to): (&ObjectId, &ObjectId),
         started: Instant,
     ) -> Result<(), Failure> {
-        let place = self.place_of_kind(to)?;
+        let place = self.path_of_kind(to)?;
         let cluster = self.cluster_for(step, started);
         let source = cluster.get_id(&place, from).await;
         let Some(source) = source.map_err(|error| failure(&error))? else {

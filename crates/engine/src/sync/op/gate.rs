@@ -140,7 +140,7 @@ impl Operator<'_> {
         gate: &Gate,
         (id, desired): (&ObjectId, &Value),
     ) -> Result<Value, Failure> {
-        let place = self.place_of_kind(id)?;
+        let place = self.path_of_kind(id)?;
         let body = Bytes::from(canonical_json(desired));
         let created = cluster
             .create(&place, id, body, &ApplyOptions::new(managers::OVERLAY))
@@ -184,7 +184,7 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let cluster = self.cluster_for(step, started);
         for id in [binding(&journaled.object), journaled.object.clone()] {
-            let place = self.place_of_kind(&id)?;
+            let place = self.path_of_kind(&id)?;
             let live = cluster.get_id(&place, &id).await;
             let Some(live) = live.map_err(|error| failure(&error))? else {
                 continue;

@@ -327,7 +327,7 @@ impl Operator<'_> {
             let stays = match &journaled.on_failure {
                 OnFailure::Keep { .. } => true,
                 OnFailure::Undo => false,
-                OnFailure::UndoUnless { ready } => self.has_taken_over(ready).await,
+                OnFailure::UndoUnless { ready } => self.is_ready_successor(ready).await,
             };
             let mut trouble = None;
             if !stays {
@@ -351,8 +351,8 @@ impl Operator<'_> {
 
     /// Returns whether an object has taken over, in this or an earlier run: it exists and is ready.
     /// False if it cannot be read.
-    async fn has_taken_over(&self, id: &ObjectId) -> bool {
-        let Ok(place) = self.place_of_kind(id) else {
+    async fn is_ready_successor(&self, id: &ObjectId) -> bool {
+        let Ok(place) = self.path_of_kind(id) else {
             return false;
         };
         let live = self.cluster.get_id(&place, id).await.ok().flatten();
@@ -390,12 +390,12 @@ impl Operator<'_> {
         step: &Step,
         started: Instant,
     ) -> Result<(ResourcePath, Cluster), Failure> {
-        let place = self.place_of_kind(&step.object)?;
+        let place = self.path_of_kind(&step.object)?;
         Ok((place, self.cluster_for(step, started)))
     }
 
     /// Returns the path of the kind of an object.
-    pub(super) fn place_of_kind(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
+    pub(super) fn path_of_kind(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
         let kind = id.group_kind();
         self.paths.of_kind(&kind).ok_or_else(|| {
             let message = format!("{kind} is not served by the cluster");

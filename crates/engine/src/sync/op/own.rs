@@ -67,7 +67,7 @@ impl Operator<'_> {
             ours: &self.manager,
             api_version: &own.api_version,
             from: &|manager| own.from.iter().any(|known| known == manager),
-            take_back: &own.take_back,
+            reclaim: &own.reclaim,
             give_up: &own.give_up,
             strip: &own.strip,
         }

@@ -80,7 +80,7 @@ pub struct Transfer<'a> {
     /// Predicate for managers whose fields we take.
     pub from: &'a dyn Fn(&str) -> bool,
     /// Fields to take from all other managers.
-    pub take_back: &'a FieldSet,
+    pub reclaim: &'a FieldSet,
     /// Fields to release to other managers.
     pub give_up: &'a [FieldPattern],
     /// Labels and annotations to remove.
@@ -103,7 +103,7 @@ impl Transfer<'_> {
     /// entry under our own name is merged, too. Entries of subresources and of all other managers
     /// remain. The last-applied annotation and the fields in `strip` are removed.
     ///
-    /// The fields in `take_back` move from all other entries to ours. Only entries with the same
+    /// The fields in `reclaim` move from all other entries to ours. Only entries with the same
     /// API version are considered. The values do not change.
     ///
     /// An object whose entries were wiped gets an entry for one field that the next apply sends.
@@ -135,7 +135,7 @@ impl Transfer<'_> {
             .iter()
             .filter(|(entry, _)| entry["apiVersion"] == version && is_about_content(entry))
             .fold(FieldSet::default(), |taken, (_, fields)| {
-                taken.union(&fields.intersection(self.take_back))
+                taken.union(&fields.intersection(self.reclaim))
             });
         let mut fields = ignore::give_up(self.give_up, &owned, object);
         let mut removed: Vec<FieldPath> = self
@@ -325,7 +325,7 @@ mod tests {
             ours,
             api_version,
             from,
-            take_back: &FieldSet::default(),
+            reclaim: &FieldSet::default(),
             give_up: &[],
             strip: &[],
         };
@@ -394,7 +394,7 @@ mod tests {
             ours: OURS,
             api_version: "v1",
             from: &adopt_kubectl,
-            take_back: &FieldSet::default(),
+            reclaim: &FieldSet::default(),
             give_up: &give_up,
             strip: &strip,
         };
@@ -487,12 +487,12 @@ mod tests {
             scale,
             status,
             entry("older", "v1beta1", json!({"f:data": {"f:b": {}}}))]}});
-        let take_back = FieldSet::parse(&json!({"f:data": {"f:b": {}, "f:c": {}}}));
+        let reclaim = FieldSet::parse(&json!({"f:data": {"f:b": {}, "f:c": {}}}));
         let transfer = Transfer {
             ours: OURS,
             api_version: "v1",
             from: &|_| false,
-            take_back: &take_back,
+            reclaim: &reclaim,
             give_up: &[],
             strip: &[],
         };

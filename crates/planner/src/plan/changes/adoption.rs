@@ -46,7 +46,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         before,
         ownership::Change {
             from: &from,
-            take_back: ctx.desired.left_at_once(ctx.policy, manifest, before),
+            reclaim: ctx.desired.left_at_once(ctx.policy, manifest, before),
             strip,
         },
     );
@@ -79,7 +79,7 @@ fn prospect(
     // Check the adopted object first, without the fields that git lacks. A
     // refusal with those fields may not apply without them, and the other way
     // round.
-    let is_settled = ctx.observed.adopted.contains_key(id);
+    let is_adopted = ctx.observed.adopted.contains_key(id);
     let finding = match ctx.observed.unadoptable.get(id) {
         Some(Prediction::Refused(refusal)) => Some(refusal::refused(refusal)),
         Some(Prediction::Immutable { fields, .. }) => {
@@ -93,13 +93,13 @@ fn prospect(
     }
     let finding = match ctx.observed.predicted.get(id) {
         Some(Prediction::Answer(_)) => return Ok((Vec::new(), None)),
-        Some(Prediction::Refused(_)) if is_settled => return Ok((Vec::new(), None)),
+        Some(Prediction::Refused(_)) if is_adopted => return Ok((Vec::new(), None)),
         Some(Prediction::Unverified(why)) => return Ok((Vec::new(), Some(why.to_string()))),
         Some(Prediction::Conflict {
             refused: Some(refusal),
             immutable,
             ..
-        }) if !is_settled => {
+        }) if !is_adopted => {
             // The ownership conflict is not the only obstacle; the server would
             // refuse a forced apply too.
             if immutable.is_empty() {
@@ -113,7 +113,7 @@ fn prospect(
                 .iter()
                 .filter(|field| !ownership::may_take_over(ctx, &field.manager))
                 .collect();
-            if blocking.is_empty() && forced.is_none() && !is_settled {
+            if blocking.is_empty() && forced.is_none() && !is_adopted {
                 blocking = fields.iter().collect();
             }
             if blocking.is_empty() {

@@ -27,7 +27,7 @@ const DUPLICATE: &str = ": Duplicate value";
 
 /// Plans to restore our items and the conflicting `fields`. Returns false if
 /// the refusal has another cause.
-pub(super) fn put_back(
+pub(super) fn restore(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,
@@ -37,11 +37,11 @@ pub(super) fn put_back(
 ) -> bool {
     let unique = doubled(&refusal.message);
     let theirs = displacing(before.value(), &manifest.value(), &ctx.manager, &unique);
-    let mut take_back = FieldSet::default();
+    let mut reclaim = FieldSet::default();
     let mut managers = BTreeSet::new();
     let mut taken = Vec::new();
     for (manager, fields) in theirs {
-        take_back = take_back.union(&fields);
+        reclaim = reclaim.union(&fields);
         taken.extend(fields.leaves().into_iter().map(|field| Taken {
             field,
             manager: manager.clone(),
@@ -59,7 +59,7 @@ pub(super) fn put_back(
         change(ctx, draft, manifest, Action::Skip, reason);
         return true;
     }
-    let Some(own) = own(ctx, manifest, before, take_back) else {
+    let Some(own) = own(ctx, manifest, before, reclaim) else {
         return false;
     };
     managers.extend(fields.iter().map(|field| field.manager.clone()));

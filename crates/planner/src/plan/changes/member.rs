@@ -171,7 +171,7 @@ fn next_to_other_managers(
     refusal: &ApiRefusal,
     fields: &[FieldConflict],
 ) {
-    if !displaced::put_back(ctx, draft, manifest, before, refusal, fields) {
+    if !displaced::restore(ctx, draft, manifest, before, refusal, fields) {
         let finding = refusal::refused_beside(ctx, manifest, before.meta(), refusal);
         block(ctx, draft, manifest, finding);
     }
@@ -447,7 +447,7 @@ pub(super) fn own(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
     before: &Live,
-    take_back: FieldSet,
+    reclaim: FieldSet,
 ) -> Option<(Own, &'static str)> {
     let left = ctx.desired.left_at_once(ctx.policy, manifest, before);
     let why = if !before.meta().has_managed_fields {
@@ -456,19 +456,19 @@ pub(super) fn own(
         "the field manager of the release takes the fields of pleach's other managers"
     } else if !left.is_empty() {
         ENDS
-    } else if !take_back.is_empty() {
+    } else if !reclaim.is_empty() {
         "the release becomes the only owner of its fields again"
     } else {
         "ownership of the ignored fields is released, because the apply would otherwise remove them"
     };
-    let take_back = if left.is_empty() {
-        take_back
+    let reclaim = if left.is_empty() {
+        reclaim
     } else {
-        take_back.union(&left)
+        reclaim.union(&left)
     };
     let change = ownership::Change {
         from: &managers::is_other,
-        take_back,
+        reclaim,
         strip: Vec::new(),
     };
     ownership::own(ctx, manifest, before, change).map(|own| (own, why))

@@ -51,8 +51,8 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
 fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<ObjectId> {
     let id = draft.steps[close.0].overlay.as_ref();
     let mut overlays = draft.overlays.iter();
-    let is_kept = overlays.any(|one| Some(&one.id) == id && one.course == Course::Kept);
-    let before = if is_kept {
+    let is_retained = overlays.any(|one| Some(&one.id) == id && one.course == Course::Kept);
+    let before = if is_retained {
         BTreeSet::new()
     } else {
         ancestors(draft, &[close])

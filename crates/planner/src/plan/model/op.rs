@@ -172,8 +172,8 @@ pub struct Own {
     /// Field managers whose fields become ours.
     pub from: Vec<String>,
     /// Fields that become ours alone again, as `fieldsV1`.
-    #[serde(skip_serializing_if = "FieldSet::is_empty")]
-    pub take_back: FieldSet,
+    #[serde(rename = "takeBack", skip_serializing_if = "FieldSet::is_empty")]
+    pub reclaim: FieldSet,
     /// Fields whose ownership we give up.
     pub give_up: Vec<FieldPattern>,
     /// Labels and annotations to remove: marks of other deployment tools.
@@ -193,10 +193,10 @@ fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<
 impl Own {
     fn effect(&self) -> Value {
         let strip: Vec<String> = self.strip.iter().map(ToString::to_string).collect();
-        if self.take_back.is_empty() {
+        if self.reclaim.is_empty() {
             return serde_json::json!([self.from, self.give_up, strip]);
         }
-        serde_json::json!([self.from, self.give_up, strip, self.take_back])
+        serde_json::json!([self.from, self.give_up, strip, self.reclaim])
     }
 }
 

@@ -14,7 +14,7 @@ use crate::plan::{
     gate::is_temporary,
     model::{EdgeReason, Need, Op, Step, StepId},
     stages::at_barrier,
-    verify::reached,
+    verify::completion,
 };
 use pleach_model::order::StageName;
 
@@ -124,7 +124,10 @@ pub(in crate::plan) fn before_later(
         .map(|step| step.id)
         .filter(|id| !above.contains(id))
         .collect();
-    let done: Vec<(StepId, Need)> = group.iter().map(|id| reached(&draft.steps[id.0])).collect();
+    let done: Vec<(StepId, Need)> = group
+        .iter()
+        .map(|id| completion(&draft.steps[id.0]))
+        .collect();
     draft.all_before(ctx, stage.clone(), &done, &later, why, reason);
 }
 

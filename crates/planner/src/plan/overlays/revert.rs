@@ -8,7 +8,7 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::gate;
 use crate::plan::model::{Course, EdgeReason, Need, Op, Overlay, StepId, Until};
 use crate::plan::phases::Bracketed;
-use crate::plan::verify::reached;
+use crate::plan::verify::completion;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::ObjectId;
 use pleach_model::order::StageName;
@@ -22,7 +22,7 @@ pub(in crate::plan) fn finish(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     }
     let before: Vec<(StepId, Need)> = match draft.verified {
         Some(verified) => vec![(verified, Need::Applied)],
-        None => draft.steps.iter().map(reached).collect(),
+        None => draft.steps.iter().map(completion).collect(),
     };
     let lifts: Vec<StepId> = late
         .into_iter()
@@ -37,7 +37,7 @@ pub(in crate::plan) fn finish(ctx: &Ctx<'_>, draft: &mut Bracketed) {
         let reason = "temporary changes are reverted before objects are pruned";
         let done = draft.wait(ctx, StageName::Ungate, ctx.release(), None, reason);
         for lift in lifts {
-            let (from, need) = reached(&draft.steps[lift.0]);
+            let (from, need) = completion(&draft.steps[lift.0]);
             draft.edge(from, need, done, EdgeReason::Overlay);
         }
         draft.verified = Some(done);
@@ -140,7 +140,7 @@ pub(in crate::plan) fn lift(
             until(ctx, &object).filter(|until| matches!(until, Until::Ready { .. }));
     }
     if let Some(set) = set {
-        let (from, need) = reached(&draft.steps[set.0]);
+        let (from, need) = completion(&draft.steps[set.0]);
         draft.edge(from, need, step, EdgeReason::Overlay);
     }
     step

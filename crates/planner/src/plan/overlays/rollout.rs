@@ -17,7 +17,7 @@ use crate::observe::Prediction;
 use crate::plan::{
     draft::{Ctx, Draft},
     model::{Action, EdgeReason, Need, Op, StepId, Until},
-    verify::reached,
+    verify::completion,
 };
 use pleach_formats::sequence::{Count, RolloutRule, StageRule};
 use pleach_model::finding::{Finding, Kind};
@@ -151,7 +151,7 @@ impl Rollout {
         };
         for (_, set) in [self.hold, self.pace].into_iter().flatten() {
             if let Some(set) = set {
-                let (from, need) = reached(&draft.steps[set.0]);
+                let (from, need) = completion(&draft.steps[set.0]);
                 draft.edge(from, need, apply, EdgeReason::Overlay);
             }
         }

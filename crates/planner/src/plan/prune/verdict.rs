@@ -40,7 +40,7 @@ pub(in crate::plan) struct Judge<'a, 'c> {
     /// none.
     desired: OnceCell<BTreeSet<&'a str>>,
     /// Namespaces with desired objects.
-    holding: BTreeSet<&'a str>,
+    namespaces: BTreeSet<&'a str>,
     registrations: BTreeMap<&'a ObjectId, &'a Registration>,
 }
 
@@ -51,7 +51,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         Self {
             ctx,
             desired: OnceCell::new(),
-            holding: ids
+            namespaces: ids
                 .chain(ctx.removal.into_iter().flat_map(Removal::handed_over))
                 .filter_map(|id| id.namespace.as_deref())
                 .collect(),
@@ -115,7 +115,7 @@ impl<'a, 'c> Judge<'a, 'c> {
             // An existing registration is judged by its present Service, in
             // pass `leftover`.
             (Some(service), _) => !leaving.contains(service) || self.registrations.contains_key(id),
-            (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
+            (None, Some(namespace)) => self.namespaces.contains(namespace.as_str()),
             (None, None) => {
                 let removal = self.ctx.removal;
                 let is_handed_over = removal.is_some_and(|removal| !removal.successors.is_empty());

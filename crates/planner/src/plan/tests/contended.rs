@@ -123,7 +123,7 @@ fn an_overwritten_and_restored_field_is_owned_by_us_alone() {
     let Op::Own(own) = &plan.steps[0].op else {
         panic!("{:?}", plan.steps[0])
     };
-    assert_eq!(own.take_back.to_json(), json!({"f:data": {"f:k": {}}}));
+    assert_eq!(own.reclaim.to_json(), json!({"f:data": {"f:k": {}}}));
     assert!(own.from.is_empty(), "what else they hold stays theirs");
     assert_eq!(
         plan.steps[0].reason,

@@ -94,7 +94,7 @@ fn a_field_that_another_manager_had_first_is_a_conflict() {
 fn taken(plan: &Plan) -> Option<Value> {
     let mut steps = plan.steps.iter();
     steps.find_map(|step| match &step.op {
-        Op::Own(own) => Some(own.take_back.to_json()),
+        Op::Own(own) => Some(own.reclaim.to_json()),
         _ => None,
     })
 }

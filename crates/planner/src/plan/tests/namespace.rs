@@ -119,9 +119,9 @@ fn a_missing_namespace_is_refused_before_any_write() {
 #[case::a_manifest("Namespace/elsewhere: {}\nConfigMap/elsewhere/a: {}", false)]
 #[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
 #[case::that_of_the_records("ConfigMap/pleach-system/a: {}", false)]
-fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
+fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_of_prior_release: bool) {
     let scene = Scene::new().git(git).with_desired(|desired| {
-        let namespace = is_brought.then_some("elsewhere");
+        let namespace = is_of_prior_release.then_some("elsewhere");
         desired.terms.prior_releases.add(&[], namespace);
     });
     let plan = scene.plan();

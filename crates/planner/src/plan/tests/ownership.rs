@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::changes;
 use super::scene::Scene;
-use crate::plan::{Action, Op, Plan, Precondition, takes_over};
+use crate::plan::{Action, Op, Plan, Precondition, takes_ownership};
 use pleach_fields::diff::Cause;
 use pleach_model::foreign_tools::{Owner, OwnerKind, OwnerState};
 use pleach_model::object::{ReleaseName, labels};
@@ -32,7 +32,10 @@ fn fields_of_known_managers_are_owned_without_consent(
         release: "old".to_owned(),
     });
     scene.policy.adopt = vec!["shop-operator".to_owned()];
-    assert_eq!(takes_over(&scene.desired, &scene.policy, manager), expected);
+    assert_eq!(
+        takes_ownership(&scene.desired, &scene.policy, manager),
+        expected
+    );
 }
 
 fn theirs(managers: &str) -> Scene {

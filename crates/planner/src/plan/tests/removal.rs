@@ -272,12 +272,12 @@ fn an_object_deleted_with_its_crd_does_not_block() {
     );
 }
 
-const OTHERS: &str = "Secret/made/s";
+const FOREIGN: &str = "Secret/made/s";
 
 #[rstest]
 #[case::contents_not_read(None, true, "")]
 #[case::empty(Some(Contents::Known(Vec::new())), true, "")]
-#[case::of_others(Some(Contents::Known(vec![content(OTHERS, &[])])), false, "it contains objects that the release does not own: Secret/made/s")]
+#[case::of_others(Some(Contents::Known(vec![content(FOREIGN, &[])])), false, "it contains objects that the release does not own: Secret/made/s")]
 #[case::of_the_release(Some(Contents::Known(vec![content("ConfigMap/made/c", &[])])), true, "")]
 #[case::owned_by_a_removed_object(Some(Contents::Known(vec![content("ConfigMap/made/x", &["uid of ConfigMap/made/c"])])), true, "")]
 #[case::not_seen(Some(Contents::Unknown("secrets cannot be listed".to_owned())), false,

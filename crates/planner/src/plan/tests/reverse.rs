@@ -229,12 +229,12 @@ const AGAIN: &str = "Deployment.apps/web/api -> Widget.example.org/web/w (wait):
 fn an_operator_is_downgraded_after_its_custom_resource(
     #[case] old: &str,
     #[case] new: &str,
-    #[case] reached: &str,
+    #[case] state: &str,
 ) {
     let hook = HOOK.replace("OLD", "same");
     let [old, new] = [old, new].map(|spec| RESOURCE.replace("OLD", spec));
     let plan = back(&operator(&old, &hook), &operator(&new, &hook));
-    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {reached} Reverse");
+    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {state} Reverse");
     assert_eq!(between(&plan), [&first, AGAIN]);
     assert!(before(&plan, RESOURCE, API));
     let again = "verify: wait Widget.example.org/web/w until ready".to_owned();
@@ -245,7 +245,7 @@ fn an_operator_is_downgraded_after_its_custom_resource(
 #[rstest]
 #[case::pinned("{version: v2.0.0}", "Ready")]
 #[case::locked("{replicas: 1}", "Applied")]
-fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] reached: &str) {
+fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] state: &str) {
     let resource = format!(
         "Widget.example.org/web/w: {{metadata: {{annotations: {{pleach.dev/after: Deployment/api}}}}, spec: {spec}}}"
     );
@@ -254,7 +254,7 @@ fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] r
         &[NOTED_WIDGETS, API, &resource],
         &[NOTED_WIDGETS, API, newer],
     );
-    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {reached} Reverse");
+    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {state} Reverse");
     assert_eq!(between(&plan)[0], first);
 }
 

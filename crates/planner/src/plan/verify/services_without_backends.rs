@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reached;
+use super::completion;
 use crate::plan::{
     draft::{Ctx, Draft},
     edges::{labels_until_now, newly_selected},
@@ -36,7 +36,7 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
         let workloads = ctx.workloads_in(&service.namespace).iter().copied();
         for before in workloads.chain([&id]) {
             if let Some(&step) = draft.done_by.get(before) {
-                let (step, need) = reached(&draft.steps[step.0]);
+                let (step, need) = completion(&draft.steps[step.0]);
                 draft.edge(step, need, wait, EdgeReason::Backend);
             }
         }

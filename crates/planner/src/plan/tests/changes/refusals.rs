@@ -76,7 +76,7 @@ fn an_item_with_a_changed_key_is_removed_before_ours_is_restored() {
     assert!(change.corrects.iter().all(|one| one.manager == "hand"));
     assert_eq!(operations(&plan, "Service/web/s")[..2], ["patch", "apply"]);
     let mut patches = plan.steps.iter().filter_map(|step| match &step.op {
-        Op::Own(own) => Some(&own.take_back),
+        Op::Own(own) => Some(&own.reclaim),
         _ => None,
     });
     assert_eq!(patches.next().unwrap().to_json(), item);

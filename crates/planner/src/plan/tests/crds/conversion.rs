@@ -170,7 +170,7 @@ fn fields_of_other_managers_are_removed_with_the_conversion(
     assert_eq!(refusals(&plan), [""; 0]);
     assert_eq!(converted(&plan), expected);
     let taken = plan.steps.iter().find_map(|step| match &step.op {
-        Op::Own(own) => Some(own.take_back.to_json()),
+        Op::Own(own) => Some(own.reclaim.to_json()),
         _ => None,
     });
     assert_eq!(
