@@ -27,7 +27,7 @@ use pleach_engine::{
     load::beside,
     planning::{self, agent},
     preview::{
-        Change, ComparedCluster, End, IntendedCluster, OfflinePreview, Question, RenderedHead,
+        Change, ComparisonAccess, End, IntendedCluster, OfflinePreview, Question, RenderedHead,
         Scope, add, add_cluster, unanswered, unreachable,
     },
     preview_process::{FORMAT, Report, Verdict, Way, marker},
@@ -376,13 +376,13 @@ async fn ask(
             let leaving = |loaded: &Loaded, candidates| {
                 planning::gone(loaded, tree, candidates, &beside(tree, loaded))
             };
-            let compared = ComparedCluster {
+            let access = ComparisonAccess {
                 cluster: &cluster,
                 id: to.id,
                 allow: to.allow,
                 quotes: to.quotes,
             };
-            add_cluster(preview, head, &compared, leaving, all).await;
+            add_cluster(preview, head, &access, leaving, all).await;
         }
         Err(error) => preview.cluster = Some(unreachable(&error, to.quotes)),
     }

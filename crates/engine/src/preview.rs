@@ -22,7 +22,7 @@ use pleach_report::preview::{
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
-pub use live::{ComparedCluster, IntendedCluster, add_cluster, unanswered, unreachable};
+pub use live::{ComparisonAccess, IntendedCluster, add_cluster, unanswered, unreachable};
 
 /// View of objects in previews.
 const VIEW: View = View {

@@ -67,7 +67,7 @@ impl IntendedCluster {
 }
 
 /// Access to the cluster to compare with.
-pub struct ComparedCluster<'a> {
+pub struct ComparisonAccess<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
     /// The expected cluster id, if declared.
@@ -78,7 +78,7 @@ pub struct ComparedCluster<'a> {
     pub quotes: bool,
 }
 
-impl ComparedCluster<'_> {
+impl ComparisonAccess<'_> {
     /// Returns the reasons not to query the cluster about a release. Objects of other tenants must
     /// not be disclosed to readers of the preview.
     fn refusals(&self, subject: &Subject<'_>) -> Vec<Finding> {
@@ -129,7 +129,7 @@ fn unknown(
 pub async fn add_cluster(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
-    compared: &ComparedCluster<'_>,
+    access: &ComparisonAccess<'_>,
     leaving: impl FnOnce(&Loaded, Vec<Candidate>) -> Vec<Gone>,
     all: bool,
 ) {
@@ -151,19 +151,19 @@ pub async fn add_cluster(
         ..
     } = head;
     let loaded = &*loaded;
-    let cluster = compared.cluster;
+    let cluster = access.cluster;
     let plans = Planner {
         loaded,
         cluster,
-        cluster_id: compared.id.as_ref(),
+        cluster_id: access.id.as_ref(),
         source: None,
-        allow: compared.allow,
+        allow: access.allow,
         base_secrets: Some(&*base_secrets),
         options: OPTIONS,
     };
     let store = &loaded.environment.store;
     // Do not read records in stores of other tenants either.
-    if let Some(why) = compared.allow.and_then(|allow| allow.refuse_store(store)) {
+    if let Some(why) = access.allow.and_then(|allow| allow.refuse_store(store)) {
         preview.cluster = Some(unanswered(why));
         return;
     }
@@ -178,7 +178,7 @@ pub async fn add_cluster(
         // Without permission to list records, removed releases stay unknown.
         Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
         Err(error) => {
-            preview.cluster = Some(unreachable(&error, compared.quotes));
+            preview.cluster = Some(unreachable(&error, access.quotes));
             return;
         }
     };
@@ -186,14 +186,14 @@ pub async fn add_cluster(
     let desired = desired.map(|(release, rendered)| Subject::Desired(release, rendered));
     let gone = gone.into_iter().map(|gone| Subject::Gone(Box::new(gone)));
     for subject in desired.chain(gone).filter(|one| is_selected(one.name())) {
-        let refusals = compared.refusals(&subject);
+        let refusals = access.refusals(&subject);
         if !refusals.is_empty() {
             found.findings.extend(of_release(subject.name(), refusals));
             continue;
         }
         match Box::pin(plans.plan_for(&subject)).await {
             Ok(planned) => {
-                let allow = compared.allow;
+                let allow = access.allow;
                 let refusals = allow.map(|allow| allow.check(&planned.plan));
                 let refusals = refusals.filter(|refusals| !refusals.is_empty());
                 if let Some(refusals) = refusals {
@@ -215,7 +215,7 @@ pub async fn add_cluster(
                 });
             }
             Err(error) => {
-                let finding = unplanned(subject.name(), &error, compared.quotes);
+                let finding = unplanned(subject.name(), &error, access.quotes);
                 found.findings.push(finding);
             }
         }
