@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_contract() {
+    fn exit_codes_are_stable() {
         let codes = Exit::BY_PRECEDENCE.map(Exit::code);
         assert_eq!(codes, [130, 2, 3, 4, 7, 5, 6, 1, 10, 0]);
     }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_obeys_nothing_in_a_document() {
+    fn documents_contain_no_terminal_sequences() {
         let value = json!({"a\u{9b}2J": ["\u{1b}[31m", "\u{7f}\u{85}\u{202e}", "\t\n\u{e9}"]});
         let text = json(&value);
         assert!(!text.contains(|c: char| c != '\n' && steers(c)), "{text:?}");

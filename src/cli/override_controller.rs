@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_one_environment_follows_no_other() {
+    fn a_controller_follows_only_its_environment() {
         let follower = |branch: Option<&str>| Follower {
             environment: "prod".to_owned(),
             following: branch.map(|branch| following(branch, None)),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_names_the_branch_and_the_way_out() {
+    fn the_refusal_names_the_branch_and_a_hint() {
         let finding = refusal(&release("prod"), "env/prod of fleet");
         assert!(pleach_planner::plan::is_refusal(&finding));
         let text = finding.to_string();

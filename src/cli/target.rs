@@ -82,7 +82,7 @@ mod tests {
     #[rstest]
     #[case("production", "production", None)]
     #[case("eu-1/web", "eu-1", Some("web"))]
-    fn targets_are_read(
+    fn targets_are_parsed(
         #[case] text: &str,
         #[case] environment: &str,
         #[case] release: Option<&str>,

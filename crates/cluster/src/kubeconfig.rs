@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn kubeconfigs_that_need_something_of_this_machine_are_seen() {
+    fn kubeconfigs_that_need_local_files_are_detected() {
         assert_eq!(names_files(&kubeconfig("token: x", "")), None);
         for (user, cluster, named) in [
             ("tokenFile: /t", "", "tokenFile"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn kubeconfigs_without_protection_are_seen() {
+    fn unprotected_kubeconfigs_are_detected() {
         for (cluster, setting) in [
             ("", None),
             (", certificate-authority-data: YQ==", None),

@@ -199,7 +199,7 @@ mod tests {
     #[case("hunter2hunter3", "<masked>")]
     #[case("pin 123456 is weak", "pin <masked> is weak")]
     #[case("Secret web of type Opaque", "Secret web of type Opaque")]
-    fn values_that_were_sent_are_known(#[case] message: &str, #[case] expected: &str) {
+    fn sent_values_are_masked(#[case] message: &str, #[case] expected: &str) {
         let body = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": "web"}, "pin": 123_456, "short": "of",
             "data": {"a": "aHVudGVyMg==", "b": ["hunter2hunter3"], "c": "c2VjcmV0\nNDQ=\n"}});

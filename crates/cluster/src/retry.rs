@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_may_ask_for_more() {
+    fn the_server_can_request_a_longer_pause() {
         assert_eq!(
             pause(1, Some(Duration::from_secs(7))),
             Duration::from_secs(7)

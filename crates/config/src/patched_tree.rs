@@ -88,7 +88,7 @@ mod tests {
     use pleach_model::tree::MemoryTree;
 
     #[test]
-    fn changes_are_seen_as_if_they_were_written() {
+    fn changes_are_read_as_if_written() {
         let base = MemoryTree::new([("a/x", "1"), ("a/y", "2"), ("b/c/z", "3"), ("d", "4")]);
         let changes: FileChanges = [
             ("a/x", Some("5")),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_nobodys_until_it_is_removed() {
+    fn an_abandoned_folder_has_no_owner_until_it_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let lock = File::create_new(folder.path().join(LOCK)).unwrap();
         let data = std::fs::symlink_metadata(folder.path()).unwrap();

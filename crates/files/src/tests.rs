@@ -40,7 +40,7 @@ fn a_new_file_replaces_nothing() {
 }
 
 #[test]
-fn secrets_are_for_their_owner() {
+fn secret_files_are_readable_only_by_their_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.yaml");
     write_atomic(&path, &FileContent::private("x")).unwrap();
@@ -48,7 +48,7 @@ fn secrets_are_for_their_owner() {
 }
 
 #[test]
-fn a_folder_appears_whole() {
+fn a_folder_is_created_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("new/repository");
     write_folder(&target, &files(&[("a.yaml", "a"), ("b/c.yaml", "c")]), &[]).unwrap();

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_trips_over_nulls() {
+    fn rules_accept_nulls() {
         for family in FAMILIES {
             let api_version = if family.group.is_empty() {
                 "v1".to_owned()
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_being_deleted_is_terminating() {
+    fn an_object_being_deleted_is_terminating() {
         let (readiness, message) = check(
             "v1",
             "ConfigMap",

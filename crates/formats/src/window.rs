@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn they_follow_the_clocks_of_their_zone() {
+    fn windows_follow_their_time_zone() {
         let windows = windows(&["08:00-16:00"], &[], Some("Europe/Berlin")).unwrap();
         for (at, open) in [
             ("2026-01-05T07:00:00Z", true),

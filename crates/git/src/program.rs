@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_know_nothing_of_the_user() {
+    fn programs_get_no_user_configuration() {
         let home = tempfile::tempdir().unwrap();
         let output = run(&mut program("env", home.path()), "env", "tell").unwrap();
         assert!(output.is_content);

@@ -198,7 +198,7 @@ mod tests {
     #[case::link("see https://x and WWW.y", "see https:\u{2060}//x and WWW\u{2060}.y")]
     #[case::another_line("a\n# b", "a \\#\u{2060} b")]
     #[case::cursor("\u{1b}[0m\u{202e}", "\\\\u{1b}\\[0m\\\\u{202e}")]
-    fn text_takes_no_effect(#[case] text: &str, #[case] expected: &str) {
+    fn markdown_in_text_is_escaped(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(escaped(text), expected);
     }
 

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_there_is_none() {
+    fn no_pipeline_is_detected_elsewhere() {
         assert_eq!(find(&[("CI", "true")]), None);
     }
 }

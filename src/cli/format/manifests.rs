@@ -96,7 +96,7 @@ mod tests {
     )]
     #[case("ConfigMap/../x", "r/%2E./ConfigMap-x.yaml")]
     #[case("ConfigMap/é y%", "r/ConfigMap-%C3%A9%20y%25.yaml")]
-    fn files_are_called_after_their_object(#[case] id: &str, #[case] expected: &str) {
+    fn files_are_named_after_their_object(#[case] id: &str, #[case] expected: &str) {
         assert_eq!(file_name("r", &id.parse().unwrap(), "yaml"), expected);
     }
 }

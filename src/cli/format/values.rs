@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_shown_while_nothing_is_known() {
+    fn unknown_values_are_hidden() {
         let line = text("web", &[row("a", json!("x"))], &Secrets::Unknown);
         assert!(line.contains("a: \"<hidden>\"  #"), "{line}");
         let entry = json("web", &[row("a", json!("x"))], &Secrets::Unknown).remove(0);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_obeys_nothing_in_a_value() {
+    fn values_contain_no_terminal_sequences() {
         check(json!("a\u{9b}2J\u{202e}"), "\"a\\u009b2J\\u202e\"");
     }
 

@@ -92,7 +92,7 @@ mod tests {
     #[case::two(vec![vec![], vec![2], vec![1]], vec![vec![1, 2, 1]])]
     #[case::behind_something(vec![vec![1], vec![2], vec![1]], vec![vec![1, 2, 1]])]
     #[case::two_circles(vec![vec![1, 2], vec![0], vec![0]], vec![vec![0, 1, 0], vec![0, 2, 0]])]
-    fn circles_are_named(#[case] needs: Vec<Vec<usize>>, #[case] circles: Vec<Vec<usize>>) {
+    fn cycles_are_named(#[case] needs: Vec<Vec<usize>>, #[case] circles: Vec<Vec<usize>>) {
         let arranged = arrange(&needs);
         assert_eq!(arranged.circles, circles);
         assert_eq!(arranged.order.len(), needs.len());

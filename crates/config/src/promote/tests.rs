@@ -99,7 +99,7 @@ fn several_environments_and_releases_are_promoted() {
 }
 
 #[test]
-fn the_folder_of_a_version_comes_along_from_another_revision() {
+fn the_folder_of_a_version_is_copied_from_another_revision() {
     let old = (
         "environments/production.yaml",
         "releases:\n- {bundle: web, version: v1.0.0}\n",

@@ -86,7 +86,7 @@ const PROD: &str = "environments/prod.yaml";
     clippy::too_many_lines,
     reason = "one repository, checked in all aspects"
 )]
-fn everything_of_a_release_is_there() {
+fn a_resolved_release_is_complete() {
     let environment = resolved(&[
         (
             PROD,

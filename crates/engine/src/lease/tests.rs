@@ -180,7 +180,7 @@ async fn a_lease_is_created_renewed_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_renews_keeps_it_and_is_named() {
+async fn a_renewed_lease_stays_with_its_holder() {
     let store = Store::default();
     let _lease = acquire(&store, "desk of ann", 0).await.unwrap();
     let mut holders = Vec::new();
@@ -355,7 +355,7 @@ async fn a_holder_that_cannot_renew_stops_before_the_lease_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_outage_costs_nothing() {
+async fn a_short_outage_does_not_lose_the_lease() {
     let store = Store::default();
     let lease = acquire(&store, "a", 0).await.unwrap();
     store.silence(true);

@@ -97,7 +97,7 @@ mod tests {
     use pleach_cluster::KeyHome;
 
     #[test]
-    fn a_way_leads_where_its_connection_did() {
+    fn a_way_has_the_cluster_of_its_connection() {
         let mut own = Connection::new(agent(None));
         own.kubeconfig = Some("/etc/own".into());
         let mut connection = Connection::new(agent(None));

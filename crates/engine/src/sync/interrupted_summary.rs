@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_with_several_steps_is_made_when_all_of_them_are() {
+    fn an_object_counts_as_made_after_all_its_steps() {
         let failed = StepOutcome::Failed(Failure::new(FailureKind::Other, "no"));
         let done = StepOutcome::Done;
         check(

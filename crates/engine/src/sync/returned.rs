@@ -176,7 +176,7 @@ mod tests {
     #[case::not_in_time(refused(504, "Timeout", "no"), &[], Some("registrations-unseen"))]
     #[case::forbidden(refused(403, "Forbidden", "User \"a\" cannot list resource"), &[], None)]
     #[tokio::test]
-    async fn a_service_stays_on_record_unless_nothing_points_at_it(
+    async fn a_service_stays_recorded_while_registrations_point_at_it(
         #[case] answer: (u16, Value),
         #[case] known: &[&str],
         #[case] code: Option<&str>,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_of_people_stay() {
+    fn annotations_of_users_stay() {
         let mut live = live();
         live["metadata"]["annotations"]["team"] = json!("web");
         assert_eq!(

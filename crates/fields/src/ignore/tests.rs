@@ -207,7 +207,7 @@ fn a_field_of_an_atomic_list_cannot_be_given_up_alone() {
 )]
 #[case(r#".spec.finalizers[="x"]"#, Some("spec.finalizers"))]
 #[case("nonsense", None)]
-fn the_servers_words_become_a_rule(#[case] text: &str, #[case] expected: Option<&str>) {
+fn the_server_format_becomes_a_rule(#[case] text: &str, #[case] expected: Option<&str>) {
     let read = FieldPattern::of_server(text, &deployment());
     assert_eq!(read.map(|read| read.to_string()).as_deref(), expected);
 }

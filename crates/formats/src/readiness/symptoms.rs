@@ -142,7 +142,7 @@ mod tests {
     #[case("Deployment.apps/a/b", json!({"spec": {"selector": {"matchLabels": {}}}}), None)]
     #[case("Deployment.apps/a/b", json!({"spec": {}}), None)]
     #[case("Service/a/b", json!({"spec": {"selector": {"x": "y"}}}), None)]
-    fn which_pods_are_of_a_workload(
+    fn pods_are_assigned_to_their_workload(
         #[case] id: &str,
         #[case] workload: Value,
         #[case] expected: Option<&str>,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_pod_in_trouble_speaks_for_all() {
+    fn the_youngest_failing_pod_is_shown() {
         let pods = [
             pod(
                 "old",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_leave_or_start_are_no_trouble() {
+    fn starting_and_terminating_pods_are_no_symptom() {
         let mut leaving = pod("a", "1", &waiting("ErrImagePull", "x"));
         leaving.leaving = true;
         let starting = pod("b", "1", &waiting("ContainerCreating", ""));

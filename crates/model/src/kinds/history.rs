@@ -123,7 +123,7 @@ mod tests {
         Some(History::ServedSince("1.34"))
     )]
     #[case("apps/v9", "Deployment", "1.36", None)]
-    fn why_a_version_is_not_served(
+    fn unserved_versions_are_explained(
         #[case] api_version: &str,
         #[case] kind: &str,
         #[case] minor: &str,

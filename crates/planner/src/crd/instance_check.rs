@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_migrated_is_nothing_to_look_for() {
+    fn a_migrated_version_is_not_searched() {
         let live = crd(&[("v1", &["a"]), ("v1beta1", &["a"])]);
         let desired = crd(&[("v1", &["a"])]);
         let rule = MigrationRule {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn three_times_in_ten_minutes_is_enough() {
+    fn three_corrections_in_ten_minutes_are_a_contention() {
         let mut record = Installed::default();
         for seconds in [0, 60] {
             record.correct(&id("a"), ".spec.replicas", "scaler", at(seconds));

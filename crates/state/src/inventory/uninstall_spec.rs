@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_stages_stand_where_they_stood() {
+    fn retained_stages_keep_their_position() {
         let memory = memory(&[("stop", "services"), ("hooks", "workloads"), ("x", "later")]);
         let mut placed: Vec<StageName> = memory.placed().map(|(stage, _)| stage).collect();
         placed.extend([StageName::Workloads, StageName::Registrations]);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_round_trip_through_both_kinds_of_record() {
+    fn requests_round_trip_through_both_kinds_of_record() {
         for kind in ["Release", "ConfigMap"] {
             let parent = json!({"kind": kind, "metadata": {"resourceVersion": "7"}});
             assert_eq!(UserRequests::read(&parent), UserRequests::default());
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_of_the_spec_are_none_of_its_concern() {
+    fn other_fields_of_the_spec_are_ignored() {
         let parent = json!({"kind": "Release", "spec": {"environment": "e", "release": "r"}});
         assert_eq!(UserRequests::read(&parent), UserRequests::default());
     }

@@ -61,7 +61,7 @@ fn check(releases: &[ReleaseSummary], declared: Option<&DeclaredVersions>) -> St
 }
 
 #[test]
-fn releases_are_a_table_with_their_trouble_below() {
+fn releases_are_a_table_with_problems_below() {
     insta::assert_snapshot!(check(&releases(), Some(&declared())), @r"
     RELEASE      VERSION   REVISION  READY    STAGE      ENTRIES  AGE
     prod/api     v1        0123456   True     verify     12       5m
@@ -80,7 +80,7 @@ fn releases_are_a_table_with_their_trouble_below() {
 }
 
 #[test]
-fn without_git_nothing_is_compared() {
+fn without_git_no_version_is_compared() {
     assert_eq!(check(&[], None), "no releases are installed");
     let typo: Target = "pord/web".parse().unwrap();
     assert_eq!(
@@ -93,7 +93,7 @@ fn without_git_nothing_is_compared() {
 }
 
 #[test]
-fn programs_get_the_same() {
+fn json_has_the_same_content() {
     let value = json(&releases(), Some(&declared()), None, now());
     assert_eq!(
         value["notInstalled"],
@@ -216,7 +216,7 @@ fn changed_objects_are_shown_with_reason_and_field_manager() {
 }
 
 #[test]
-fn programs_get_the_live_objects_or_null() {
+fn json_has_live_objects_or_null() {
     let live = live(&[]);
     let value = json(&releases(), None, Some(&live), now());
     let (first, second) = (&value["releases"][0], &value["releases"][1]);

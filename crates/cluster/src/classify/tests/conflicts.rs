@@ -63,7 +63,7 @@ fn immutable_fields(#[case] causes: &[(&str, &str)], #[case] field: &str) {
 }
 
 #[test]
-fn a_new_object_would_not_help_against_another_mistake() {
+fn a_recreation_does_not_fix_other_errors() {
     let causes = [
         ("spec.selector", "Invalid value: {}: field is immutable"),
         (

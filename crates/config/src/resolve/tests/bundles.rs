@@ -131,7 +131,7 @@ fn a_folder_with_a_version_file_of_ours_is_a_version() {
 }
 
 #[test]
-fn a_manifest_may_be_called_version() {
+fn a_manifest_can_be_named_version() {
     // A `version.yaml` belongs to pleach by apiVersion and kind, not by name.
     let environment = resolved(&[
         (

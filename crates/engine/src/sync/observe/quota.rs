@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn another_refusal_is_none_of_a_quota() {
+    fn other_refusals_are_no_quota_refusals() {
         let message = "configmaps \"a\" is forbidden: User \"x\" cannot create resource";
         assert!(!is_filled_by_previous(message, &maps()));
         let unknown = "configmaps \"a\" is forbidden: exceeded quota: q";

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_nobodys_member_and_has_no_past() {
+    fn a_copy_is_no_member_and_has_no_history() {
         let source = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {

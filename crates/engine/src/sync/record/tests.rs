@@ -374,7 +374,7 @@ fn a_run_without_writes_has_an_outcome(
 }
 
 #[test]
-fn failures_and_interruptions_win() {
+fn failures_and_interruptions_take_precedence() {
     let plan = verifying(plan(&[Action::Update]));
     let mut result = done(&plan);
     let unrecorded = RecordedOutcome::of(&plan, &result, true, Some(&SyncError::Random));

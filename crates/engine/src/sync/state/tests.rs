@@ -106,7 +106,7 @@ async fn an_inventory_that_was_listed_before_its_record_is_listed_again(#[case] 
 }
 
 #[tokio::test]
-async fn a_shard_that_stays_away_leaves_the_inventory_incomplete() {
+async fn a_missing_shard_makes_the_inventory_incomplete() {
     let (_, read) = read(2).await;
     let error = read.unwrap_err();
     assert!(matches!(error, SyncError::Inventory { .. }), "{error}");

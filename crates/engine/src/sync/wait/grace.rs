@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_counts_when_it_lasts() {
+    async fn only_a_lasting_failure_counts() {
         let mut grace = grace(10);
         let started = Instant::now();
         assert_eq!(grace.of_failure(GiveUp::AtOnce), None);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_done_when_it_was_so_for_some_seconds() {
+    fn a_rollout_is_done_after_a_stable_time() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut watched = Watched::default();

@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_owned_then_nothing_is_shown(old in any_value(), new in any_value()) {
+    fn without_owned_fields_nothing_is_shown(old in any_value(), new in any_value()) {
         let comparison = compare(&old, &new, &FieldSet::default(), Scope::Owned, None);
         prop_assert!(comparison.changes.is_empty());
         prop_assert_eq!(shown(&old, &new, &comparison.ignored), old);

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_read_as_paths() {
+    fn leaves_are_shown_as_paths() {
         let leaves: Vec<String> = deployment()
             .leaves()
             .iter()
@@ -477,7 +477,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_obey_the_laws_of_sets(a in any_set(), b in any_set(), c in any_set()) {
+        fn field_sets_obey_set_laws(a in any_set(), b in any_set(), c in any_set()) {
             prop_assert_eq!(a.union(&b), b.union(&a));
             prop_assert_eq!(a.union(&a), a.clone());
             prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));

@@ -115,7 +115,7 @@ mod tests {
     use pleach_model::object::Gvk;
 
     #[test]
-    fn a_whole_covers_its_parts() {
+    fn a_field_covers_its_children() {
         let set = |value: Value| FieldSet::parse(&value);
         let whole = set(json!({"f:a": {"f:list": {}}}));
         let parts = set(json!({"f:a": {"f:list": {"k:{\"name\":\"x\"}": {".": {}}}, "f:b": {}}}));

@@ -429,7 +429,7 @@ fn only_permanent_failures_end_a_wait() {
 }
 
 #[test]
-fn nothing_trips_over_other_types() {
+fn unexpected_types_are_accepted() {
     for status in [
         json!(null),
         json!("text"),

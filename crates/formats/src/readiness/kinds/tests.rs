@@ -279,7 +279,7 @@ fn failures_that_a_row_does_not_name_count() {
 
 /// Nulls break nothing; without a status nothing fails.
 #[test]
-fn no_row_trips_over_an_empty_status() {
+fn rows_accept_an_empty_status() {
     for project in PROJECTS {
         for row in written(project).kinds {
             for status in [json!(null), json!({}), json!({"conditions": null})] {

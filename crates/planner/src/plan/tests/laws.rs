@@ -242,7 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn of_every_plan(world in world()) {
+    fn every_plan_obeys_the_laws(world in world()) {
         check(&world.scene());
         check_end(&world.scene());
     }

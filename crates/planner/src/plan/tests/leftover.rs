@@ -100,7 +100,7 @@ fn a_leftover_is_deleted_right_before_the_new_workloads(#[case] scene: Scene) {
 #[case::unseen(moved().listing("APIService.apiregistration.k8s.io", Listing::Forbidden("no".to_owned()))
     .with_desired(|desired| desired.namespace = None),
     "incomplete-view", "its Service is deleted, but its kind could not be listed completely")]
-fn it_is_left_with_a_finding(#[case] scene: Scene, #[case] code: &str, #[case] message: &str) {
+fn a_leftover_is_reported(#[case] scene: Scene, #[case] code: &str, #[case] message: &str) {
     let plan = scene.plan();
     let finding = plan
         .findings
@@ -137,7 +137,7 @@ fn nothing_is_done(#[case] scene: Scene) {
 }
 
 #[test]
-fn one_that_git_has_is_retargeted_and_not_deleted() {
+fn a_registration_in_git_is_updated_and_not_deleted() {
     let git =
         "APIService.apiregistration.k8s.io/v1.x: {spec: {service: {namespace: web, name: api}}}";
     let plan = Scene::new().installed(&format!("{OLD}\nAPIService.apiregistration.k8s.io/v1.x: {{spec: {{service: {{namespace: old, name: api}}}}}}"))
@@ -152,7 +152,7 @@ fn one_that_git_has_is_retargeted_and_not_deleted() {
 }
 
 #[test]
-fn several_of_them_stand_before_all_workloads_with_few_edges() {
+fn several_leftovers_precede_all_workloads_with_few_edges() {
     let mut scene = moved();
     for index in 0..5 {
         scene = scene
@@ -204,7 +204,7 @@ fn a_dead_registration_of_a_previous_run_is_deleted() {
 }))]
 #[case::it_was_not_searched(lost().cluster(|observed| observed.backends.clear()))]
 #[case::it_points_elsewhere(lost().with_live(KEY, |live| live["spec"]["service"]["namespace"] = "new".into()))]
-fn one_that_may_be_answered_for_stays(#[case] scene: Scene) {
+fn a_possibly_live_registration_stays(#[case] scene: Scene) {
     assert!(deletion(&scene.plan(), KEY).is_none());
 }
 

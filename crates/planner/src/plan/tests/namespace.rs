@@ -38,7 +38,7 @@ fn a_namespace_is_created_before_its_objects() {
 }
 
 #[test]
-fn an_existing_one_is_left_untouched_and_is_no_member() {
+fn an_existing_namespace_is_unchanged_and_is_no_member() {
     let plan = Scene::new().git(GIT).plan();
     assert_eq!(
         changes(&plan),
@@ -47,7 +47,7 @@ fn an_existing_one_is_left_untouched_and_is_no_member() {
 }
 
 #[test]
-fn one_that_we_created_stays_a_member() {
+fn a_namespace_that_we_created_stays_a_member() {
     let plan = Scene::new()
         .installed("Namespace/web: {}")
         .installed(GIT)
@@ -64,7 +64,7 @@ fn one_that_we_created_stays_a_member() {
 }
 
 #[test]
-fn it_is_not_created_against_the_will_of_the_environment() {
+fn a_namespace_is_not_created_if_the_environment_forbids_it() {
     let plan = Scene::new()
         .gone("Namespace/web")
         .git(GIT)
@@ -75,7 +75,7 @@ fn it_is_not_created_against_the_will_of_the_environment() {
 }
 
 #[test]
-fn one_that_is_being_deleted_is_waited_for() {
+fn a_terminating_namespace_is_awaited() {
     let plan = Scene::new()
         .git(GIT)
         .meta("Namespace/web", |meta| meta.deleting = true)
@@ -86,7 +86,7 @@ fn one_that_is_being_deleted_is_waited_for() {
 }
 
 #[test]
-fn without_objects_in_it_there_is_none() {
+fn without_objects_no_namespace_is_created() {
     let plan = Scene::new()
         .gone("Namespace/web")
         .git("Namespace/other: {}")
@@ -119,7 +119,7 @@ fn a_missing_namespace_is_refused_before_any_write() {
 #[case::a_manifest("Namespace/elsewhere: {}\nConfigMap/elsewhere/a: {}", false)]
 #[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
 #[case::that_of_the_records("ConfigMap/pleach-system/a: {}", false)]
-fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_of_prior_release: bool) {
+fn a_namespace_of_a_prior_release_is_awaited(#[case] git: &str, #[case] is_of_prior_release: bool) {
     let scene = Scene::new().git(git).with_desired(|desired| {
         let namespace = is_of_prior_release.then_some("elsewhere");
         desired.terms.prior_releases.add(&[], namespace);

@@ -43,7 +43,7 @@ fn upgrade() -> Scene {
 }
 
 #[test]
-fn state_is_not_changed_for_a_while() {
+fn state_objects_are_not_changed_temporarily() {
     let record = "ConfigMap/shared/prod.db";
     let overlay =
         "{name: o, target: {kind: ConfigMap, namespace: shared, name: '*'}, patch: {data: {k: x}}}";
@@ -104,7 +104,7 @@ fn an_overlay_is_on_from_its_first_stage_to_its_last() {
 }
 
 #[test]
-fn without_a_change_of_git_nothing_is_changed_for_a_while() {
+fn without_a_change_of_git_no_overlay_is_applied() {
     let scene = Scene::new()
         .installed(API)
         .git(API)
@@ -141,7 +141,7 @@ fn an_overlay_without_effect_is_omitted() {
 }
 
 #[test]
-fn an_overlay_without_an_object_is_pointed_out() {
+fn an_overlay_without_an_object_is_reported() {
     let plan = Scene::new()
         .installed(API)
         .git(NEW_API)
@@ -372,7 +372,7 @@ fn another_commit_of_a_bundle_without_versions_is_no_change_by_itself() {
 }
 
 #[test]
-fn nothing_secret_is_changed_for_a_while() {
+fn secrets_are_not_changed_temporarily() {
     let hides = |scene: Scene| {
         let plan = scene.plan();
         assert!(plan.overlays.is_empty());

@@ -198,7 +198,7 @@ fn a_version_that_is_installed_is_not_refused_for_its_kubernetes() {
 }
 
 #[test]
-fn an_entry_that_did_its_work_is_pointed_out() {
+fn a_completed_entry_is_reported() {
     let plan = Scene::new()
         .version("v2.0.0")
         .policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0")))

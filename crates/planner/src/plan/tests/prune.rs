@@ -133,7 +133,7 @@ fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
 #[case::retained(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because other field managers own fields of it")]
 #[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; its name now belongs to another object")]
 #[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads created it")]
-fn it_is_none_of_ours_to_delete(
+fn a_foreign_object_is_not_deleted(
     #[case] scene: Scene,
     #[case] action: Action,
     #[case] reason: &str,
@@ -554,7 +554,7 @@ fn a_runtime_object_is_deleted(#[case] scene: Scene, #[case] is_removed: bool) {
 #[rstest]
 #[case::namespaced("ConfigMap/web/c: {}", true)]
 #[case::with_cluster_objects("ClusterRole.rbac.authorization.k8s.io/r: {}", false)]
-fn registrations_may_be_none_of_our_concern(#[case] git: &str, #[case] pruned: bool) {
+fn unrelated_registrations_do_not_prevent_pruning(#[case] git: &str, #[case] pruned: bool) {
     let forbidden = Listing::Forbidden("no".to_owned());
     let plan = old()
         .git(git)

@@ -183,7 +183,7 @@ fn a_crd_that_serves_additional_versions_is_downgraded_first() {
 
 /// `pleach.dev/after` is reversed too, but never into a cycle.
 #[test]
-fn annotations_are_turned_round_but_never_into_a_circle() {
+fn annotations_are_reversed_unless_they_form_a_cycle() {
     let first = "ConfigMap/web/first: {data: {k: OLD}}";
     let second = "ConfigMap/web/second: {metadata: {annotations: {pleach.dev/after: ConfigMap/first}}, data: {k: OLD}}";
     let plan = back(&[first, second], &[first, second]);
@@ -245,7 +245,7 @@ fn an_operator_is_downgraded_after_its_custom_resource(
 #[rstest]
 #[case::pinned("{version: v2.0.0}", "Ready")]
 #[case::locked("{replicas: 1}", "Applied")]
-fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] state: &str) {
+fn an_annotation_is_reversed_like_the_webhook(#[case] spec: &str, #[case] state: &str) {
     let resource = format!(
         "Widget.example.org/web/w: {{metadata: {{annotations: {{pleach.dev/after: Deployment/api}}}}, spec: {spec}}}"
     );

@@ -181,7 +181,7 @@ fn an_annotation_assigns_an_object_too() {
 }
 
 #[test]
-fn a_stage_without_its_object_is_pointed_out() {
+fn a_stage_without_its_object_is_reported() {
     let plan = upgrade(&[API])
         .applies_in("apis", &["{kind: Deployment, name: apy}"], plain)
         .plan();

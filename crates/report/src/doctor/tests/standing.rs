@@ -98,7 +98,7 @@ fn leftovers_without_a_record_need_a_manual_revert() {
 
 /// A recorded gate is reported as a gate if it exists.
 #[test]
-fn a_gate_on_record_is_nothing_that_was_different_before() {
+fn a_recorded_gate_is_no_temporary_change() {
     let gate = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover";
     for has_release in [true, false] {
         let mut standing = standing(LeaseState::Free, "on");

@@ -319,7 +319,7 @@ fn harm(text: &str) -> Option<String> {
 
 proptest! {
     #[test]
-    fn no_text_of_a_manifest_takes_effect(
+    fn manifest_text_is_escaped(
         releases in prop::collection::vec(any_release(), 0..3),
         limit in 4_096usize..40_000,
     ) {
@@ -330,7 +330,7 @@ proptest! {
 }
 
 #[test]
-fn harm_is_seen() {
+fn harmful_markup_is_detected() {
     for text in [
         "a\u{1b}b",
         "<b>",

@@ -295,7 +295,7 @@ fn a_new_crd_precedes_its_webhook_and_objects() {
 }
 
 #[test]
-fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
+fn webhooks_that_need_each_other_cause_no_cycle() {
     let other = crd(&["v2", "v1"], &WEBHOOK.replace("api", "b"))
         .replace("things", "others")
         .replace("Thing", "Other");

@@ -56,7 +56,7 @@ const RUN_TIME: &str = "{kind: ValidatingWebhookConfiguration, service: api}";
 #[case::by_its_gate_on_the_way_back(back().left_closed("handover", "x.org", "*"), ["web", "old"])]
 #[case::by_what_it_removed_on_the_way_back(unregistered(back(), "web/api"), ["web", "old"])]
 #[case::by_the_move_that_goes_back(back().moves("old", "web", &[]), ["web", "old"])]
-fn it_is_known_whatever_was_deleted_already(#[case] scene: Scene, #[case] places: [&str; 2]) {
+fn a_stopped_move_is_detected_from_any_trace(#[case] scene: Scene, #[case] places: [&str; 2]) {
     let plan = scene.plan();
     let [from, to] = places;
     for (kind, name) in [
