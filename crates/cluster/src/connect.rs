@@ -304,7 +304,7 @@ mod tests {
             impersonate_user_extra: Some([("scopes".to_owned(), vec!["all".to_owned()])].into()),
             ..AuthInfo::default()
         };
-        impersonate(&mut auth_info, "system:serviceaccount:pleach:deployer");
+        impersonate(&mut auth_info, "system:serviceaccount:pleach:applier");
         let AuthInfo {
             impersonate,
             impersonate_uid,
@@ -314,7 +314,7 @@ mod tests {
         } = auth_info;
         assert_eq!(
             impersonate.as_deref(),
-            Some("system:serviceaccount:pleach:deployer")
+            Some("system:serviceaccount:pleach:applier")
         );
         let rest = (impersonate_uid, impersonate_groups, impersonate_user_extra);
         assert_eq!(rest, (None, None, None));

@@ -174,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_call_removes_its_child_and_files() {
         let folder = pleach_files::temporary_folder().unwrap();
-        let report_file = folder.path().join("told");
+        let report_file = folder.path().join("report");
         let script = format!(
             "sleep 1000 & echo \"$! $TMPDIR\" > {}; wait",
             report_file.display()

@@ -92,7 +92,7 @@ pub enum LeaseError {
         /// Its holder.
         holder: Holder,
     },
-    /// We were asked to stop while another client held the Lease.
+    /// A stop was requested while another client had the Lease.
     #[error("stopped while waiting for a Lease")]
     Stopped(Cause),
 }

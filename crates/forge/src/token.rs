@@ -88,10 +88,10 @@ mod tests {
     async fn a_token_is_not_shown() {
         let token = Token::Value {
             place: "$TOKEN".to_owned(),
-            value: "tell-nobody".into(),
+            value: "secret-token".into(),
         };
         assert_eq!(format!("{token:?}"), "Token(\"$TOKEN\")");
-        assert_eq!(&*token.read().await.unwrap(), "tell-nobody");
+        assert_eq!(&*token.read().await.unwrap(), "secret-token");
     }
 
     #[tokio::test]

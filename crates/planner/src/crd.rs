@@ -1,6 +1,6 @@
 //! Changes of CRDs: staged rollout of a changed CRD, and conflicts with existing custom resources.
 //!
-//! A definition is a `CustomResourceDefinition` as JSON.
+//! A `crd` is a `CustomResourceDefinition` as JSON.
 
 mod instance_check;
 mod schema;

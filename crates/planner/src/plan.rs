@@ -2,7 +2,7 @@
 //!
 //! [`plan`] is pure, deterministic and total: every problem becomes a finding.
 //! It runs passes over a [`draft::Draft`]. A pass emits changes, steps, edges
-//! and findings, and reads the output of earlier passes. The draft goes through
+//! and findings, and reads the output of earlier passes. The draft passes through
 //! three [`phases`], each of which owns its fields: decided (passes 1 to 6),
 //! ordered (from `leftover` to `crds::run_before`) and bracketed (from
 //! `overlays` on):

@@ -15,7 +15,7 @@ const LONGEST: usize = 64 * 1024;
 /// use pleach_render::message;
 /// let context = serde_json::json!({"release": "web"});
 /// assert_eq!(message("chat", "{{ release }} is there", &context).unwrap(), "web is there");
-/// assert!(message("chat", "{{ nobody }}", &context).is_err());
+/// assert!(message("chat", "{{ missing }}", &context).is_err());
 /// ```
 pub fn message(name: &str, source: &str, context: &Value) -> Result<String, Box<Finding>> {
     let text = Engine::of_message(context).render_text(name, source)?;

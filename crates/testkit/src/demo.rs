@@ -280,7 +280,7 @@ fn move_pin(repository: &Path) -> anyhow::Result<()> {
     let pin = format!("version: {OLD}");
     ensure!(
         text.matches(&pin).count() == 1,
-        "{ENVIRONMENT} does not say `{pin}` once"
+        "{ENVIRONMENT} does not contain `{pin}` once"
     );
     std::fs::write(&file, text.replace(&pin, &format!("version: {NEW}")))
         .with_context(|| format!("failed to write {}", file.display()))
@@ -311,7 +311,7 @@ mod tests {
         let again = move_pin(folder.path()).unwrap_err();
         assert_eq!(
             again.to_string(),
-            "environments/demo.yaml does not say `version: v0.11.0` once"
+            "environments/demo.yaml does not contain `version: v0.11.0` once"
         );
     }
 }

@@ -121,7 +121,7 @@ impl Program {
         Ok(run)
     }
 
-    /// Starts a command line in the background. Its stderr goes to a file.
+    /// Starts a command line in the background. Its stderr is written to a file.
     pub fn start(&self, args: &[&str], stderr: File) -> anyhow::Result<Child> {
         let mut command = self.command(args)?;
         command.stdout(Stdio::null()).stderr(stderr);

@@ -66,7 +66,7 @@ impl Move<'_> {
                 no_dead_registration(kubectl),
             ),
             (
-                "cluster-wide rights moved to the new accounts",
+                "cluster-wide permissions moved to the new accounts",
                 subjects_moved(kubectl, from, to),
             ),
             (
@@ -168,7 +168,7 @@ pub fn nothing_left(
             .filter(|id| !except.contains(id))
             .collect();
         if left.is_empty() {
-            return Ok(format!("{namespace} holds what it held before"));
+            return Ok(format!("{namespace} contains what it contained before"));
         }
         ensure!(
             start.elapsed() < GARBAGE_COLLECTION,

@@ -136,7 +136,10 @@ impl SshServer {
                 .arg("-lf")
                 .arg(self.folder.path().join("host.pub")),
         )?;
-        let fingerprint = printed.split(' ').nth(1).context("ssh-keygen told none")?;
+        let fingerprint = printed
+            .split(' ')
+            .nth(1)
+            .context("ssh-keygen printed none")?;
         Ok(fingerprint.to_owned())
     }
 

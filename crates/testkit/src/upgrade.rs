@@ -117,11 +117,15 @@ impl Upgrade {
                 workload,
             ),
             (
-                "everything is applied, then the old one goes",
+                "everything is applied, then the old one is deleted",
                 applied,
                 pruned.clone(),
             ),
-            ("the old one goes, then access is reduced", pruned, shrunk),
+            (
+                "the old one is deleted, then access is reduced",
+                pruned,
+                shrunk,
+            ),
         ];
         for (order, first, then) in orders {
             ensure!(

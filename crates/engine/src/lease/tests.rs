@@ -182,7 +182,7 @@ async fn a_lease_is_created_renewed_and_released() {
 #[tokio::test(start_paused = true)]
 async fn a_renewed_lease_stays_with_its_holder() {
     let store = Store::default();
-    let _lease = acquire(&store, "desk of ann", 0).await.unwrap();
+    let _lease = acquire(&store, "host of ann", 0).await.unwrap();
     let mut holders = Vec::new();
     let terms = Terms::default();
     let patience = Patience {
@@ -196,15 +196,15 @@ async fn a_renewed_lease_stays_with_its_holder() {
     .await;
     let error = refused.unwrap_err();
     assert!(
-        error.to_string().starts_with("desk of ann since 20")
+        error.to_string().starts_with("host of ann since 20")
             && error
                 .to_string()
                 .ends_with("Z holds Lease.coordination.k8s.io/pleach-system/dev.web"),
         "{error}"
     );
     // Reported once, not at every poll.
-    assert_eq!(holders, ["desk of ann"]);
-    assert_eq!(store.holder(), "desk of ann");
+    assert_eq!(holders, ["host of ann"]);
+    assert_eq!(store.holder(), "host of ann");
 }
 
 #[tokio::test(start_paused = true)]

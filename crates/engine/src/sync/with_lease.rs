@@ -148,11 +148,11 @@ mod tests {
 
     #[test]
     fn two_attempts_never_have_the_same_name() {
-        let names = [identity("ann@desk").unwrap(), identity("ann@desk").unwrap()];
+        let names = [identity("ann@host").unwrap(), identity("ann@host").unwrap()];
         assert_ne!(names[0], names[1]);
         for name in names {
             let (who, random) = name.split_once(' ').unwrap();
-            assert_eq!((who, random.len()), ("ann@desk", 8));
+            assert_eq!((who, random.len()), ("ann@host", 8));
         }
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     #[case::nothing(&[], None)]
     #[case::default_objects(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
     #[case::beside_objects(&[("Event/a/e", ""), ("Event.events.k8s.io/a/e", ""), ("Endpoints/a/s", ""), ("EndpointSlice.discovery.k8s.io/a/s-1", "")], None)]
-    #[case::removed(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
+    #[case::removed(&[("ConfigMap/a/removed", ""), ("Pod/a/p", "ConfigMap/a/removed")], None)]
     #[case::of_others(&[("Secret/a/s", "")], Some("it contains objects that the release does not own: Secret/a/s"))]
     #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it contains objects that the release does not own: ServiceAccount/a/x"))]
     #[case::an_owner_counts_for_its_objects(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
@@ -160,7 +160,7 @@ mod tests {
         Some("it contains objects that the release does not own: Secret/a/s"))]
     #[case::in_a_circle(&[("Secret/a/1", "Secret/a/2"), ("Secret/a/2", "Secret/a/1")],
         Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2"))]
-    #[case::removed_with_the_owner_of_its_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
+    #[case::removed_with_the_owner_of_its_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/removed"), ("Deployment.apps/a/removed", "")], None)]
     #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it contains objects that the release does not own: Pod/a/p"))]
     #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
         Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
@@ -174,7 +174,7 @@ mod tests {
                 .map(|(id, owner)| content(id, owner))
                 .collect(),
         );
-        let is_removed = |one: &Content| one.id.name == "goes";
+        let is_removed = |one: &Content| one.id.name == "removed";
         assert_eq!(contents.objection(&is_removed).as_deref(), expected);
     }
 

@@ -158,12 +158,12 @@ mod tests {
             suspend: Some(Suspension {
                 until: Some(at(7200)),
                 reason: "the database moves".to_owned(),
-                by: "ann@desk".to_owned(),
+                by: "ann@host".to_owned(),
                 at: Some(at(0)),
             }),
             sync: Some(SyncRequest {
                 at: at(60),
-                by: "bob@desk".to_owned(),
+                by: "bob@host".to_owned(),
                 override_window: true,
             }),
             approved: None,
@@ -242,7 +242,7 @@ mod tests {
         assert!(requests.suspended(at(7200)).is_none());
         assert_eq!(
             requests.suspend.unwrap().words(),
-            "suspended by ann@desk until 1970-01-01T02:00:00Z: the database moves"
+            "suspended by ann@host until 1970-01-01T02:00:00Z: the database moves"
         );
         let endless: Suspension = serde_json::from_value(json!({})).unwrap();
         assert_eq!(endless.words(), "suspended until it is resumed");

@@ -360,7 +360,7 @@ impl Running {
         let output = child.stdout.take().context("the loop has no output")?;
         let mut lines = BufReader::new(output).lines();
         let mut address = |start: &str| -> anyhow::Result<String> {
-            let line = lines.next().context("the loop said nothing")??;
+            let line = lines.next().context("the controller printed nothing")??;
             let address = line.strip_prefix(start);
             Ok(address.with_context(|| line.clone())?.to_owned())
         };

@@ -112,7 +112,7 @@ pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result
             stage.begin()?;
         }
         stage.reconciled(leg).await.context("undisturbed")?;
-        outcomes.insert(leg, stage.settled().await?);
+        outcomes.insert(leg, stage.idle_state().await?);
     }
     let touched = stage.touched(&log).await?;
     let log = stage.scene.audit_log().from_here()?;
@@ -289,7 +289,7 @@ impl Stage {
     }
 
     /// Waits until the cluster no longer changes and returns its state.
-    async fn settled(&self) -> anyhow::Result<Dump> {
+    async fn idle_state(&self) -> anyhow::Result<Dump> {
         let mut last = Dump::take(&self.client).await?;
         for _ in 0..40 {
             sleep(CHECKS).await;
@@ -299,7 +299,7 @@ impl Stage {
             }
             last = now;
         }
-        bail!("the cluster never settles")
+        bail!("the cluster never becomes idle")
     }
 
     /// Stops the controller with SIGTERM, as Kubernetes does.

@@ -152,7 +152,7 @@ impl Kills {
             is_sound(&run)?;
             let log = kills.scene.proxy.log();
             let writes = log.requests.iter().filter(|seen| is_change(seen)).count();
-            let end = kills.settled().await?;
+            let end = kills.idle_state().await?;
             nothing_temporary(&end).with_context(|| leg.to_string())?;
             kills.legs.insert(leg, Undisturbed { writes, end });
         }
@@ -297,7 +297,7 @@ impl Kills {
     }
 
     /// Waits until the cluster no longer changes and returns its state.
-    async fn settled(&self) -> anyhow::Result<Dump> {
+    async fn idle_state(&self) -> anyhow::Result<Dump> {
         let mut last = Dump::take(&self.client).await?;
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -307,7 +307,7 @@ impl Kills {
             }
             last = now;
         }
-        bail!("the cluster never settles")
+        bail!("the cluster never becomes idle")
     }
 
     /// Returns the objects that the program wrote, except its own records.

@@ -80,7 +80,7 @@ pub(super) async fn is_reached(
         if started.elapsed() > PATIENCE {
             wrong.truncate(SHOWN);
             let wrong = wrong.join("\n  ");
-            bail!("it is said to be done, but\n  {wrong}\n{run}");
+            bail!("it was reported as done, but\n  {wrong}\n{run}");
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

@@ -168,7 +168,7 @@ pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
             stage.start_replica(place)?;
         }
     }
-    stage.settled().await?;
+    stage.await_sync().await?;
     for place in &mut places {
         stage.end(place).await?;
     }
@@ -292,7 +292,7 @@ impl Stage {
     }
 
     /// Waits until all environments match their last commits.
-    async fn settled(&self) -> anyhow::Result<()> {
+    async fn await_sync(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             let missing = self.missing()?;

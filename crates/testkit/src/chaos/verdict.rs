@@ -44,14 +44,14 @@ fn unseen(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     for place in [&moving.from, &moving.to] {
         let mut changes = witnessed.changes.iter();
         if !changes.any(|change| change.pod_runs_in() == Some(place.as_str())) {
-            wrong.push(format!("nobody saw a pod that runs in {place}"));
+            wrong.push(format!("no pod was seen in {place}"));
         }
     }
     if witnessed.report.writes == 0 {
         wrong.push("the user did not write".to_owned());
     }
     if witnessed.requests.0.is_empty() || witnessed.traffic.requests.is_empty() {
-        wrong.push("nobody saw a request".to_owned());
+        wrong.push("no request was seen".to_owned());
     }
     wrong
 }
@@ -64,13 +64,13 @@ fn errors(report: &Report) -> Vec<String> {
     }
     if report.unvalidated > 0 {
         let count = report.unvalidated;
-        wrong.push(format!("nothing looked at {count} writes of the user"));
+        wrong.push(format!("nothing checked {count} writes of the user"));
     }
     // The message of a gate names its owner and the command that lifts it.
     let is_ours =
         |message: &str| message.contains("(gate ") && message.contains("pleach doctor --fix");
     let others = report.messages.keys().filter(|message| !is_ours(message));
-    wrong.extend(others.map(|message| format!("the user was told: {message}")));
+    wrong.extend(others.map(|message| format!("the user received: {message}")));
     wrong
 }
 
@@ -188,7 +188,10 @@ mod tests {
                     traffic(Method::PATCH, "/api/v1/namespaces/a", Value::Null),
                 ],
             },
-            crashes: vec![crash("api-1", "no rights"), crash("api-2", "no rights")],
+            crashes: vec![
+                crash("api-1", "no permissions"),
+                crash("api-2", "no permissions"),
+            ],
             together: Vec::new(),
         }
     }
@@ -225,10 +228,10 @@ mod tests {
                 witnessed.requests = Events::default();
             },
             &[
-                &format!("nobody saw a pod that runs in {from}"),
-                &format!("nobody saw a pod that runs in {to}"),
+                &format!("no pod was seen in {from}"),
+                &format!("no pod was seen in {to}"),
                 "the user did not write",
-                "nobody saw a request",
+                "no request was seen",
             ],
         );
     }
@@ -243,12 +246,12 @@ mod tests {
             },
             &[
                 "1 writes of the user failed",
-                "the user was told: failed calling webhook: no endpoints",
+                "the user received: failed calling webhook: no endpoints",
             ],
         );
         is_wrong(
             |witnessed| witnessed.report.unvalidated = 2,
-            &["nothing looked at 2 writes of the user"],
+            &["nothing checked 2 writes of the user"],
         );
     }
 
@@ -260,7 +263,7 @@ mod tests {
                     witnessed.report.refused = 1;
                     witnessed.report.messages = [(message.to_owned(), 1)].into();
                 },
-                &[&format!("the user was told: {message}")],
+                &[&format!("the user received: {message}")],
             );
         }
     }

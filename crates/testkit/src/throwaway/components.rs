@@ -74,7 +74,7 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
             "--service-account-signing-key-file=service-account.key",
         ])
         .args([
-            "--enable-aggregator-routing=true", // nobody runs kube-proxy
+            "--enable-aggregator-routing=true", // kube-proxy does not run
             "--requestheader-client-ca-file=front-proxy-ca.crt",
             "--requestheader-allowed-names=front-proxy-client",
             "--requestheader-username-headers=X-Remote-User",

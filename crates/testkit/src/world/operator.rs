@@ -127,7 +127,7 @@ async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
         match reconcile(&shared, &mut leader).await {
             Ok(()) => failures = 0,
             Err(failure) => {
-                tracing::debug!(%failure, "the operator could not do what it wanted");
+                tracing::debug!(%failure, "the operator failed");
                 failures += 1;
                 if failures > FAILURES {
                     return Err(failure).context("the operator gets nothing done");

@@ -81,7 +81,10 @@ async fn certificates(
             Err(failure) => return Err(failure.to_string()),
         }
     }
-    Err(format!("Secret {} comes and goes", product.certificates))
+    Err(format!(
+        "Secret {} appears and disappears",
+        product.certificates
+    ))
 }
 
 /// Creates a registration, or updates it if it refers to this namespace.
@@ -116,7 +119,7 @@ async fn ensure(pod: &Rest, collection: &str, body: &Value, namespace: &str) -> 
             Err(failure) => return Err(failure.to_string()),
         }
     }
-    Err(format!("{kind} {name} comes and goes"))
+    Err(format!("{kind} {name} appears and disappears"))
 }
 
 /// Returns the namespaces of the Services that a registration refers to.

@@ -129,8 +129,8 @@ fn one_release_is_compared_alone() {
 #[test]
 fn user_requests_are_shown_below_the_table() {
     let spec = json!({
-        "suspend": {"until": "2026-07-01T12:00:00Z", "by": "ann@desk", "reason": "the database\nmoves"},
-        "sync": {"at": "2026-07-01T10:00:00Z", "by": "bob@desk"},
+        "suspend": {"until": "2026-07-01T12:00:00Z", "by": "ann@host", "reason": "the database\nmoves"},
+        "sync": {"at": "2026-07-01T10:00:00Z", "by": "bob@host"},
     });
     let release = |spec: &Value| {
         let metadata = json!({"name": "prod.api"});
@@ -139,16 +139,16 @@ fn user_requests_are_shown_below_the_table() {
     let shown = check(&[release(&spec)], None);
     assert!(
         shown.ends_with(
-            "prod/api: suspended by ann@desk until 2026-07-01T12:00:00Z: the database moves\n\
-             prod/api: sync requested by bob@desk 5m ago; no controller has executed it yet"
+            "prod/api: suspended by ann@host until 2026-07-01T12:00:00Z: the database moves\n\
+             prod/api: sync requested by bob@host 5m ago; no controller has executed it yet"
         ),
         "{shown}"
     );
     let value = json(&[release(&spec)], None, None, now());
     let orders = &value["releases"][0]["orders"];
     assert_eq!(orders["suspended"], true);
-    assert_eq!(orders["suspend"]["by"], "ann@desk");
-    assert_eq!(orders["sync"]["by"], "bob@desk");
+    assert_eq!(orders["suspend"]["by"], "ann@host");
+    assert_eq!(orders["sync"]["by"], "bob@host");
 
     // An expired suspension is not shown.
     let over = json!({"suspend": {"until": "2026-07-01T10:04:59Z"}});

@@ -241,8 +241,8 @@ mod tests {
             values(&secret)
         });
         assert_eq!(
-            masked("said hunter2hunter2, hunter".to_owned(), found.concat()),
-            "said <masked>, <masked>"
+            masked("printed hunter2hunter2, hunter".to_owned(), found.concat()),
+            "printed <masked>, <masked>"
         );
     }
 

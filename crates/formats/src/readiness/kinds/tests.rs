@@ -147,7 +147,7 @@ fn every_row_has_cases_and_no_kind_two_rows() {
         let listed: BTreeSet<&str> = project.groups.iter().copied().collect();
         if groups != listed {
             problems.push(format!(
-                "{}: its groups are {groups:?}, the list says {listed:?}",
+                "{}: its groups are {groups:?}, the list has {listed:?}",
                 project.name
             ));
         }

@@ -246,7 +246,7 @@ fn a_stage_that_does_nothing_and_a_check_that_is_overridden_wait_for_nothing() {
     let scene = upgrade().check(VOLUMES).check(NODES);
     let idle = scene
         .clone()
-        .stage("idle", &StageName::Workloads, &[], &["nobody"]);
+        .stage("idle", &StageName::Workloads, &[], &["absent"]);
     assert_eq!(waits(&idle.plan()), []);
     let overridden = scene
         .consent(OVERRIDE)
