@@ -37,7 +37,7 @@ const OBJECTS: [&str; 3] = ["cm/settings", "service/web", "deployment/web"];
 /// Returns a release whose objects another tool installed in its namespace.
 fn fleet(environment: &'static str) -> Fleet {
     let fleet = Fleet::web(environment, &APP.replace(", MARKS", ""));
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 
@@ -349,7 +349,7 @@ fn what_git_changes_is_shown_beside_what_goes() {
         .replace(", MARKS", "")
         .replace("replicas: 0", "replicas: 0\n  revisionHistoryLimit: 3");
     let fleet = Fleet::web("shown", &wanted);
-    fleet.kubectl(&["create", "namespace", "shown"]);
+    fleet.create_namespace("shown");
     let file = fleet.file("live.yaml", &APP.replace("MARKS", "labels: {old: l}"));
     let manager = "--field-manager=kustomize-controller";
     fleet.kubectl(&[
@@ -378,7 +378,7 @@ fn keys_of_a_secret_that_git_does_not_have_go_also_where_they_were_applied_as_te
     };
     let pw = format!("pw: {PLANTED}");
     let fleet = Fleet::web("texts", &secret(&pw));
-    fleet.kubectl(&["create", "namespace", "texts"]);
+    fleet.create_namespace("texts");
     let file = fleet.file("live.yaml", &secret(&format!("{pw}, extra: {PLANTED}")));
     fleet.kubectl(&[
         "-n",
@@ -443,7 +443,7 @@ fn in_turn(side: fn(&(&'static str, &'static str, &'static str)) -> &'static str
 fn what_cannot_stand_beside_what_goes_is_adopted_in_turn() {
     for (environment, server_side) in [("inturn", false), ("inturnssa", true)] {
         let fleet = Fleet::web(environment, &in_turn(|case| case.2));
-        fleet.kubectl(&["create", "namespace", environment]);
+        fleet.create_namespace(environment);
         let file = fleet.file("live.yaml", &in_turn(|case| case.1));
         let mut command = vec!["-n", environment, "apply", "-f", file.as_str()];
         if server_side {
@@ -473,7 +473,7 @@ fn what_cannot_go_stands_against_an_adoption_before_anything_is_written() {
     };
     let volume = ", volumeName: nowhere";
     let fleet = Fleet::web("restored", &claim(""));
-    fleet.kubectl(&["create", "namespace", "restored"]);
+    fleet.create_namespace("restored");
     let file = fleet.file("live.yaml", &claim(volume));
     fleet.kubectl(&["-n", "restored", "create", "-f", &file]);
     adopt(&fleet, "kubectl");

@@ -74,7 +74,7 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
         &files(),
     );
     // A namespace that pleach creates is a member too, so kubectl would prune it.
-    fleet.kubectl(&["create", "namespace", "sets"]);
+    fleet.create_namespace("sets");
     fleet.applied();
 
     check_marks(&fleet);
@@ -149,7 +149,7 @@ fn a_config_map_is_a_parent_that_kubectl_takes_over_too() {
         "  - {name: web, bundle: web, namespace: mapset}\n",
         &files(),
     );
-    fleet.kubectl(&["create", "namespace", "mapset"]);
+    fleet.create_namespace("mapset");
     fleet.extend_environment("state: {kind: ConfigMap, namespace: mapset}\n");
     fleet.commit();
     fleet.applied();

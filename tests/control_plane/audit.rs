@@ -11,6 +11,7 @@ use crate::{kubectl, shared};
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_dry_runs_and_reads_of_kubectl_are_counted() {
     let namespace = "audit-counts";
+    let log = AuditLog::new(shared().audit_log()).from_here().unwrap();
     kubectl::admin(&["create", "namespace", namespace]);
     let create = ["create", "configmap", "a", "--namespace", namespace];
     kubectl::admin(&[&create[..], &["--dry-run=server"]].concat());
@@ -22,10 +23,7 @@ async fn writes_dry_runs_and_reads_of_kubectl_are_counted() {
         .await
         .unwrap();
     let client = Client::try_from(config).unwrap();
-    let events = AuditLog::new(shared().audit_log())
-        .settled(&client)
-        .await
-        .unwrap();
+    let events = log.settled(&client).await.unwrap();
 
     let events = events.in_namespace(namespace).by_agent("kubectl/");
     let summary = events.summary();

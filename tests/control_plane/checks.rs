@@ -31,7 +31,7 @@ fn fleet(environment: &'static str, rules: &str) -> Fleet {
             ),
         ],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

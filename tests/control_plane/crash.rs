@@ -43,31 +43,24 @@ stages:
 
 /// Returns all objects of the release and pleach's records.
 fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
-    let (namespace, release) = (fleet.environment, format!("{}.web", fleet.environment));
+    let release = format!("{}.web", fleet.environment);
     let mut all = BTreeMap::new();
-    let list = fleet.kubectl(&[
-        "get",
-        "configmaps,secrets,deployments",
-        "-n",
-        namespace,
-        "-l",
-        "applyset.kubernetes.io/part-of",
-        "--show-managed-fields",
-        "-o",
-        "json",
-    ]);
-    let list: Value = serde_json::from_str(&list).unwrap();
-    for object in list["items"].as_array().unwrap() {
-        let name = format!(
-            "{}/{}",
-            object["kind"].as_str().unwrap(),
-            object["metadata"]["name"].as_str().unwrap()
-        );
-        let mut owners = owners(object);
+    let kinds = [
+        ("ConfigMap", "configmap"),
+        ("Secret", "secret"),
+        ("Deployment", "deployment"),
+    ];
+    let objects = kinds.into_iter().flat_map(|(kind, name)| {
+        let list = fleet.list(name, "applyset.kubernetes.io/part-of");
+        list.into_iter().map(move |object| (kind, object))
+    });
+    for (kind, object) in objects {
+        let name = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap());
+        let mut owners = owners(&object);
         // A restart is retained.
         owners.retain(|owner| owner != "pleach-restart Update");
         assert_eq!(owners, [format!("pleach/{release} Apply")], "{object}");
-        let mut value = normalized(object, false);
+        let mut value = normalized(&object, false);
         if let Some(metadata) = value["metadata"].as_object_mut() {
             // Ignore the rollout counter.
             metadata.shift_remove("annotations");
@@ -145,7 +138,7 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
         &release,
         &[("manifests/web/bundle.yaml", BUNDLE)],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
 
     // Record the states without a kill.
     let names = ["red", "blue"];
@@ -196,7 +189,7 @@ fn a_kill_while_things_are_different_leaves_nothing_different(
         &release,
         &[("manifests/web/bundle.yaml", bundle.as_str())],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     let file = fleet.file(
         "theirs.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: theirs}\ndata: {mode: fast, more: z}\n",

@@ -55,7 +55,7 @@ fn not_applied(environment: &'static str, before: &str, after: &str) -> Fleet {
             (NEXT, after),
         ],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

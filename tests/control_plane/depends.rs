@@ -185,7 +185,7 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
 fn an_object_of_anybody_is_ready_when_its_expression_holds() {
     let needs = "[{kind: ConfigMap, name: flag, ready: \"data.on == 'yes'\"}]";
     let fleet = fleet("depends-flag", needs, &config_map("base", "first"));
-    fleet.kubectl(&["create", "namespace", "depends-flag"]);
+    fleet.create_namespace("depends-flag");
     let apply = || fleet.run(&["apply", "depends-flag", "--yes"]);
     apply()
         .ended_with(7)

@@ -158,7 +158,7 @@ fn written(events: &Events) -> Vec<String> {
 fn drift_of_another_field_does_not_block_a_change() {
     let web = crate::samples::deployment("web");
     let fleet = Fleet::web("drifted-aside", &web);
-    fleet.kubectl(&["create", "namespace", "drifted-aside"]);
+    fleet.create_namespace("drifted-aside");
     fleet.applied();
     let scale = |replicas: &str| {
         let replicas = format!("--replicas={replicas}");

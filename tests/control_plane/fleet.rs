@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use pleach_testkit::audit::{AuditLog, Event, Events};
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::throwaway::ControlPlane;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::reads::read;
+use crate::reads;
 use crate::samples::BUNDLE;
 use crate::shared;
 
@@ -89,6 +88,7 @@ pub(crate) struct Fleet {
     pub(crate) environment: &'static str,
     pub(crate) repo: TestRepo,
     plane: &'static ControlPlane,
+    requests: Requests,
     kubeconfig: PathBuf,
     home: TempDir,
 }
@@ -123,6 +123,7 @@ impl Fleet {
             environment,
             repo,
             plane,
+            requests: Requests::from_now(plane),
             kubeconfig: plane.kubeconfig().to_owned(),
             home,
         };
@@ -304,9 +305,9 @@ impl Fleet {
     /// Returns the program's requests for this environment during `act`.
     #[track_caller]
     pub(crate) fn watched<T>(&self, act: impl FnOnce(&Self) -> T) -> (T, Events) {
-        let since = Timestamp::now();
+        let requests = Requests::from_now(self.plane);
         let done = act(self);
-        let events = settled(self.plane).since(since).by_agent("pleach/");
+        let events = requests.events().by_agent("pleach/");
         let release = format!(" {}.", self.environment);
         let events = events.filter(|event| event.user_agent.contains(&release));
         (done, events)
@@ -315,9 +316,9 @@ impl Fleet {
     /// Returns the requests of a user during `act`.
     #[track_caller]
     pub(crate) fn asked_by<T>(&self, user: &str, act: impl FnOnce(&Self) -> T) -> (T, Events) {
-        let since = Timestamp::now();
+        let requests = Requests::from_now(self.plane);
         let done = act(self);
-        let events = settled(self.plane).since(since);
+        let events = requests.events();
         (done, events.filter(|event| event.user.username == user))
     }
 
@@ -330,10 +331,11 @@ impl Fleet {
         self.run(&args).ended_with(0).json()
     }
 
-    /// Returns the path of the audit log once it is complete.
+    /// Returns the path of a copy of the audit log once it is complete. It starts with this fleet,
+    /// because the log of all tests is long.
     pub(crate) fn audit_log(&self) -> String {
-        settled(self.plane);
-        self.plane.audit_log().to_str().unwrap().to_owned()
+        self.requests.events();
+        self.file("audit.log", &self.requests.log.text().unwrap())
     }
 
     /// Verifies that `act` writes nothing.
@@ -379,7 +381,7 @@ impl Fleet {
     /// Reads an object. `None` if it is absent.
     #[track_caller]
     pub(crate) fn get(&self, args: &[&str]) -> Option<Value> {
-        if let Some(found) = read(self.plane.kubeconfig(), args) {
+        if let Some(found) = reads::read(self.plane.kubeconfig(), args) {
             return (!found.is_null()).then_some(found);
         }
         let get = [
@@ -408,6 +410,9 @@ impl Fleet {
     /// Returns one field of an object, by `JSONPath`.
     #[track_caller]
     pub(crate) fn field(&self, args: &[&str], path: &str) -> String {
+        if let Some(text) = reads::field(self.plane.kubeconfig(), args, path) {
+            return text;
+        }
         let path = format!("-o=jsonpath={path}");
         self.kubectl(&[&["get"], args, &[path.as_str()]].concat())
     }
@@ -415,22 +420,34 @@ impl Fleet {
     /// Deletes the Leases of killed runs, which has the same effect as waiting until they expire.
     #[track_caller]
     pub(crate) fn forget_killed_runs(&self) {
-        let path =
-            "-o=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name}{\"\\n\"}{end}";
-        let leases = self.kubectl(&["get", "leases", "-A", path]);
+        let kubeconfig = self.plane.kubeconfig();
         let start = format!("{}.", self.environment);
-        for (namespace, name) in leases.lines().filter_map(|line| line.split_once(' ')) {
+        for lease in reads::list(kubeconfig, "lease", "", "") {
+            let name = lease["metadata"]["name"].as_str().unwrap();
             if name.starts_with(&start) {
-                self.kubectl(&[
-                    "delete",
-                    "lease",
-                    "-n",
-                    namespace,
-                    name,
-                    "--ignore-not-found",
-                ]);
+                let namespace = lease["metadata"]["namespace"].as_str().unwrap();
+                reads::delete(kubeconfig, &["lease", name, "-n", namespace]);
             }
         }
+    }
+
+    /// Creates a namespace as another client.
+    #[track_caller]
+    pub(crate) fn create_namespace(&self, name: &str) {
+        reads::create_namespace(self.plane.kubeconfig(), name);
+    }
+
+    /// Returns the objects of a kind in the namespace of the environment with a label.
+    #[track_caller]
+    pub(crate) fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
+        reads::list(self.plane.kubeconfig(), kind, self.environment, selector)
+    }
+
+    /// Changes a `ConfigMap` in the namespace of the environment as a field manager.
+    #[track_caller]
+    pub(crate) fn patch_config_map(&self, name: &str, manager: &str, patch: &Value) {
+        let kubeconfig = self.plane.kubeconfig();
+        reads::patch_config_map(kubeconfig, self.environment, name, manager, patch);
     }
 
     /// Writes a file outside of the repository, for kubectl.
@@ -484,24 +501,40 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Returns all events of requests that were answered before this call.
-pub(crate) fn settled(plane: &'static ControlPlane) -> Events {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let kubeconfig = Kubeconfig::read_from(plane.kubeconfig()).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .unwrap();
-        let client = kube::Client::try_from(config).unwrap();
-        AuditLog::new(plane.audit_log())
-            .settled(&client)
-            .await
-            .unwrap()
-    })
+/// Requests to a control plane since a point in time.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    plane: &'static ControlPlane,
+    log: AuditLog,
+    since: Timestamp,
+}
+
+impl Requests {
+    /// Starts now. The log before is not read: with the log of all tests, that takes seconds.
+    pub(crate) fn from_now(plane: &'static ControlPlane) -> Self {
+        let since = Timestamp::now();
+        let log = AuditLog::new(plane.audit_log()).from_here().unwrap();
+        Self { plane, log, since }
+    }
+
+    /// Starts with the control plane.
+    pub(crate) fn of(plane: &'static ControlPlane) -> Self {
+        Self {
+            plane,
+            log: AuditLog::new(plane.audit_log()),
+            since: Timestamp::MIN,
+        }
+    }
+
+    /// Returns all events of requests that were answered before this call.
+    pub(crate) fn events(&self) -> Events {
+        let (kubeconfig, log) = (self.plane.kubeconfig().to_owned(), self.log.clone());
+        let events = reads::wait_for(async move {
+            let client = reads::client(kubeconfig).await.unwrap();
+            log.settled(&client).await.unwrap()
+        });
+        events.since(self.since)
+    }
 }
 
 /// Returns the first line with a planted secret, plain or in base64. The base64 encoding depends on

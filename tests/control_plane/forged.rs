@@ -105,7 +105,7 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     let fleet = looped("forged", "{interval: 1s, approval: digest}");
     fleet.extend_environment("state: {kind: ConfigMap, namespace: forged}\n");
     fleet.push("state");
-    fleet.kubectl(&["create", "namespace", "forged-keys"]);
+    fleet.create_namespace("forged-keys");
     let run = |args: &[&str]| fleet.run(&[args, &KEYS[..]].concat());
     let apply = || run(&["apply", "forged", "--yes"]);
     apply().ended_with(0);

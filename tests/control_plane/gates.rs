@@ -23,7 +23,7 @@ fn fleet(environment: &'static str, timeout: &str, bundle: &str) -> Fleet {
         &release,
         &[("manifests/web/bundle.yaml", bundle.as_str())],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: app}\n";
     fleet.write("manifests/web/account.yaml", account);
     fleet

@@ -261,7 +261,7 @@ pub(crate) fn moving(environment: &'static str) -> Fleet {
         ],
     );
     for namespace in [&old, &new] {
-        fleet.kubectl(&["create", "namespace", namespace]);
+        fleet.create_namespace(namespace);
     }
     fleet
 }

@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use jiff::Timestamp;
 use pleach_testkit::audit::Events;
 use pleach_testkit::demo::copy_example;
 
-use crate::fleet::{Fleet, settled};
+use crate::fleet::{Fleet, Requests};
 use crate::loop_run::Loop;
 use crate::rights::{APP, BUNDLE, CLOSED, forbidden, second};
 use crate::stages::nodes;
@@ -124,21 +123,20 @@ impl Fleet {
     }
 }
 
-fn asked_by(user: &str, since: Timestamp) -> Events {
-    let events = settled(nodes()).since(since);
-    events.filter(|event| event.user.username == user)
+fn asked_by(user: &str, since: &Requests) -> Events {
+    since.events().filter(|event| event.user.username == user)
 }
 
 #[test]
 fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upgrade() {
-    let since = Timestamp::now();
+    let since = Requests::from_now(nodes());
     let mut fleet = fleet("pleach");
     let id = fleet.cluster_id();
     let text = adapt(&fleet, &id);
     let values = format!("    values:\n{}", DEPLOYS.replace("NAMESPACE", "app"));
     let path = "environments/pleach.yaml";
     fleet.write(path, &text.replace("    values:\n", &values));
-    fleet.kubectl(&["create", "namespace", "app"]);
+    fleet.create_namespace("app");
     let installed = fleet.push_to("pleach");
     let apply = ["apply", "pleach", "--yes", "--cluster-id", &id];
     fleet.run(&apply).ended_with(0).says("deployed");
@@ -203,7 +201,7 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
     fleet.until_ready_at("pleach.pleach", &upgraded);
     running.stopped();
 
-    let events = asked_by(&user, since);
+    let events = asked_by(&user, &since);
     assert!(events.writes().0.len() > 20, "{}", events.writes());
     // Listing of Secrets can only be probed by trying.
     let mut forbidden = forbidden(&events);
@@ -241,10 +239,10 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
 
 #[test]
 fn an_account_for_some_namespaces_stays_in_them() {
-    let since = Timestamp::now();
+    let since = Requests::from_now(nodes());
     let mut fleet = fleet("pleach-some");
     for namespace in ["some-loop", "some-app"] {
-        fleet.kubectl(&["create", "namespace", namespace]);
+        fleet.create_namespace(namespace);
     }
     let cluster = fleet.cluster_id();
     // A user with access to one namespace identifies the cluster by that namespace.
@@ -284,7 +282,7 @@ fn an_account_for_some_namespaces_stays_in_them() {
         (!there).then_some(())
     });
     running.stopped();
-    let events = asked_by(&user, since);
+    let events = asked_by(&user, &since);
     for event in &events.writes().0 {
         let object = event.object_ref.as_ref().unwrap();
         assert!(
@@ -335,7 +333,7 @@ fn an_account_for_some_namespaces_stays_in_them() {
 fn what_an_environment_deploys_as_another_account_needs_no_more_than_to_act_as_it() {
     let mut fleet = fleet("pleach-acts");
     for namespace in ["acts", "acts-loop", "acts-app"] {
-        fleet.kubectl(&["create", "namespace", namespace]);
+        fleet.create_namespace(namespace);
     }
     fleet.kubectl(&["create", "serviceaccount", "deployer", "-n", "acts"]);
     let bind = ["create", "clusterrolebinding", "acts-deployer"];

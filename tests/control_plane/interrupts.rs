@@ -58,7 +58,7 @@ fn fleet(environment: &'static str) -> Fleet {
             ("manifests/web/v1.1.0/all.yaml", second.as_str()),
         ],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet.applied();
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.commit();

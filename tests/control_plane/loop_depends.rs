@@ -13,7 +13,7 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     fleet.edit_environment("bundle: base,", &format!("bundle: base, {needs},"));
     // Disable periodic reconciles.
     fleet.extend_environment("sync: {interval: 1h}\n");
-    fleet.kubectl(&["create", "namespace", name]);
+    fleet.create_namespace(name);
     fleet.push("start");
     let running = fleet.runs();
     let looks = |release: &str, result: &str| running.looks(name, release, result);

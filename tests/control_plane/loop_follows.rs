@@ -13,7 +13,7 @@ fn a_push_to_one_branch_changes_its_environment_and_no_other() {
     let text = fleet.read("environments/loop-staging.yaml");
     let other = text.replace("loop-staging", "loop-other");
     fleet.write("environments/loop-other.yaml", &other);
-    fleet.kubectl(&["create", "namespace", "loop-other"]);
+    fleet.create_namespace("loop-other");
     fleet.push("two environments");
     fleet.repo.git(&["branch", "env/loop-other"]).unwrap();
     let in_other = || fleet.field(&["configmap", "web", "-n", "loop-other"], "{.data.k}");

@@ -183,7 +183,7 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
 fn state_is_kept_only_where_the_configuration_allows() {
     let fleet = fleet("loop-store", "{interval: 1s}");
     for namespace in ["elsewhere-store", "loop-store-keys"] {
-        fleet.kubectl(&["create", "namespace", namespace]);
+        fleet.create_namespace(namespace);
     }
     fleet.extend_environment("state: {kind: ConfigMap, namespace: elsewhere-store}\n");
     fleet.push("state");
@@ -235,7 +235,7 @@ fn what_a_release_depends_on_is_read_only_where_the_configuration_allows() {
     let fleet = fleet("loop-peek", "{interval: 1s}");
     let url = fleet.repo.path().to_str().unwrap().to_owned();
     let config = fleet.configuration(&url, "        allow: {namespaces: [loop-peek]}\n");
-    fleet.kubectl(&["create", "namespace", "loop-peek-theirs"]);
+    fleet.create_namespace("loop-peek-theirs");
     let secret = [
         "create",
         "secret",

@@ -15,7 +15,7 @@ fn a_commit_that_exceeds_the_limits_of_rendering_is_held_and_ends_nothing() {
     let other = fleet.read(&fleet.environment_file());
     let other = other.replace("namespace: loop-bomb", "namespace: loop-bomb-calm");
     fleet.write("environments/loop-bomb-calm.yaml", &other);
-    fleet.kubectl(&["create", "namespace", "loop-bomb-calm"]);
+    fleet.create_namespace("loop-bomb-calm");
     fleet.push("two environments");
     let branch = ["branch", "--force", "env/loop-bomb-calm"];
     fleet.repo.git(&branch).unwrap();

@@ -241,7 +241,7 @@ fn nothing_beyond_its_limits_is_asked_about_or_shown() {
         "        allow: {namespaces: [loop-live-limits]}\n",
     );
     let fleet = &hosted.fleet;
-    fleet.kubectl(&["create", "namespace", "loop-live-others"]);
+    fleet.create_namespace("loop-live-others");
     let literal = "--from-literal=k=tell-nobody-here";
     let others = [
         "create",

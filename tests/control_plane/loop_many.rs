@@ -2,26 +2,26 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
 use pleach_testkit::audit::Events;
 
-use crate::fleet::{Fleet, settled};
+use crate::fleet::{Fleet, Requests};
 use crate::loop_run::{Loop, fleet};
 use crate::shared;
 
 /// Runs the controller as its own user. Returns its start time.
 #[track_caller]
-fn runs_as(fleet: &mut Fleet, user: &str) -> (Loop, Timestamp) {
-    let since = Timestamp::now();
+fn runs_as(fleet: &mut Fleet, user: &str) -> (Loop, Requests) {
+    let since = Requests::from_now(shared());
     let kubeconfig = shared().kubeconfig_for_user(user, &["system:masters"]);
     fleet.through(kubeconfig.unwrap());
     (fleet.runs(), since)
 }
 
 /// Returns the requests of a user except watches, which stay open.
-fn asked_by(user: &str, since: Timestamp) -> Events {
-    let events = settled(shared()).since(since);
-    events.filter(|event| event.user.username == user && event.verb != "watch")
+fn asked_by(user: &str, since: &Requests) -> Events {
+    since
+        .events()
+        .filter(|event| event.user.username == user && event.verb != "watch")
 }
 
 fn synced(running: &Loop, environment: &str) -> usize {
@@ -61,7 +61,7 @@ fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
         (synced(&running, "many-again") == RELEASES).then_some(())
     });
     running.stopped();
-    let asked = asked_by("many-again-loop", since);
+    let asked = asked_by("many-again-loop", &since);
     // Work that the first controller had no time for is done now.
     assert_eq!(crate::fleet::object_writes(&asked), [""; 0]);
     assert_eq!(asked.dry_runs().to_string(), "");
@@ -97,6 +97,6 @@ fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
         there.then_some(())
     });
     running.stopped();
-    let written = crate::fleet::object_writes(&asked_by("many-drift-loop", since));
+    let written = crate::fleet::object_writes(&asked_by("many-drift-loop", &since));
     assert_eq!(written, ["patch configmaps many-again/web-3 201"]);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use pleach_testkit::throwaway::ControlPlane;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::fleet::{Fleet, Run};
@@ -47,7 +47,7 @@ pub(crate) fn fleet_on(
         ],
     );
     fleet.extend_environment(&format!("sync: {sync}\n"));
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet.push("start");
     fleet
 }
@@ -98,10 +98,7 @@ impl Fleet {
     /// Changes the `ConfigMap` as another manager.
     #[track_caller]
     pub(crate) fn edit_by_hand(&self, who: &str) {
-        let patch = format!(r#"{{"data":{{"k":"{who}"}}}}"#);
-        let manager = format!("--field-manager={who}");
-        let web = ["patch", "configmap", "web", "-n", self.environment];
-        self.kubectl(&[&web[..], &["-p", &patch, &manager]].concat());
+        self.patch_config_map("web", who, &json!({"data": {"k": who}}));
     }
 
     /// Returns reason and message of a condition of release web.

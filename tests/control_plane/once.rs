@@ -16,7 +16,7 @@ fn fleet(environment: &'static str, timeout: &str) -> Fleet {
         &release,
         &[("manifests/web/bundle.yaml", BUNDLE)],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

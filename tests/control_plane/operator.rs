@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use jiff::Timestamp;
 use pleach_testkit::audit::Events;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::demo::copy_example;
@@ -12,7 +11,7 @@ use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::world::Operator;
 use tokio::runtime::Runtime;
 
-use crate::fleet::{self, Fleet, object_writes};
+use crate::fleet::{Fleet, Requests, object_writes};
 
 /// Installed example with the simulated operator.
 struct Scene {
@@ -55,14 +54,14 @@ impl Scene {
 
     /// Returns all requests of all clients during `act`.
     fn all<T>(&self, act: impl FnOnce(&Fleet) -> T) -> (T, Events) {
-        let since = Timestamp::now();
+        let requests = Requests::from_now(self.plane);
         let done = act(&self.fleet);
-        (done, fleet::settled(self.plane).since(since))
+        (done, requests.events())
     }
 
     /// Verifies that no request of the operator was refused and its simulation did not fail.
     fn end(self) {
-        let events = fleet::settled(self.plane).by_agent("depot-operator");
+        let events = Requests::of(self.plane).events().by_agent("depot-operator");
         let refused = events.filter(|event| event.code() == 403);
         assert_eq!(refused.to_string(), "");
         self.runtime.block_on(self.operator.stop()).unwrap();

@@ -18,7 +18,7 @@ fn fleet(environment: &'static str, timeout: &str, sequence: &str) -> Fleet {
         &release,
         &[("manifests/web/bundle.yaml", bundle.as_str())],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

@@ -30,7 +30,7 @@ fn wanted() -> String {
 /// Returns a release for an existing namespace.
 fn fleet(environment: &'static str, manifests: &str) -> Fleet {
     let fleet = Fleet::web(environment, manifests);
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

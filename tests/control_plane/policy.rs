@@ -65,7 +65,7 @@ fn two_versions(environment: &'static str, first: &str, second: &str) -> Fleet {
         ("manifests/web/v1.1.0/web.yaml", second),
     ];
     let fleet = Fleet::new(environment, &release, &files);
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 
@@ -290,7 +290,7 @@ fn namespace_missing(environment: &'static str) -> Fleet {
 fn unrecorded_move(environment: &'static str) -> Fleet {
     let fleet = two_versions(environment, &deployment("shop"), &deployment("shop"));
     let former = format!("{environment}-former");
-    fleet.kubectl(&["create", "namespace", &former]);
+    fleet.create_namespace(&former);
     let file = fleet.file("shop.yaml", &deployment("shop"));
     fleet.kubectl(&["apply", "-n", &former, "-f", &file]);
     let moves = format!("moves: [{{from: {former}, to: {environment}}}]");
@@ -372,7 +372,7 @@ fn state_object(environment: &'static str) -> Fleet {
 fn a_record_in_a_foreign_namespace_is_pointed_out() {
     let fleet = Fleet::web("planted", &config_map("web", "v"));
     for namespace in ["planted", "planted-x"] {
-        fleet.kubectl(&["create", "namespace", namespace]);
+        fleet.create_namespace(namespace);
     }
     let name = ReleaseName {
         environment: "planted".to_owned(),

@@ -34,7 +34,7 @@ stringData: {k: PLANTED}
 
 fn fleet(environment: &'static str) -> Fleet {
     let fleet = Fleet::web(environment, &APP.replace("PLANTED", PLANTED));
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet.applied();
     fleet.edit(WEB, "{k: old}", "{k: new}");
     fleet.edit(WEB, PLANTED, &format!("{PLANTED}2"));
@@ -152,7 +152,7 @@ fn a_live_value_stays_masked_if_the_head_drops_its_declaration() {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: legacy}}\ndata: {{password: {PLANTED}}}\n"
         ),
     );
-    fleet.kubectl(&["create", "namespace", "live-declared"]);
+    fleet.create_namespace("live-declared");
     let open = fleet.read(BUNDLE);
     let fields = "secretFields: [{kind: ConfigMap, name: legacy, fields: [data.password]}]";
     fleet.write(BUNDLE, &format!("{}\n{fields}\n", open.trim_end()));

@@ -18,7 +18,7 @@ fn fleet(environment: &'static str, rules: &str, files: &[String]) -> Fleet {
             ("manifests/web/web.yaml", files.join("---\n")),
         ],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

@@ -105,7 +105,7 @@ fn errors_in_the_repository_name_file_and_line() {
 #[test]
 fn unknown_fields_of_objects_are_refused_before_a_write() {
     let fleet = fleet("strict");
-    fleet.kubectl(&["create", "namespace", "strict"]);
+    fleet.create_namespace("strict");
     fleet.edit(
         "manifests/web/v1.0.0/plain.yaml",
         "data: {k: v}",
@@ -262,7 +262,7 @@ fn a_user_who_may_read_but_not_write_writes_nothing() {
 #[test]
 fn nothing_is_written_while_an_object_is_blocked() {
     let fleet = fleet("blocking");
-    fleet.kubectl(&["create", "namespace", "blocking"]);
+    fleet.create_namespace("blocking");
     fleet.applied();
     let theirs = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: blocking}\ndata: {color: green}\n";
     let file = fleet.file("theirs.yaml", theirs);

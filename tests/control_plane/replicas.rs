@@ -5,13 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use pleach_formats::file::ForgeKind;
 use pleach_testkit::chaos::replicas::{Terms, play};
 use pleach_testkit::forge::{FakeForge, TOKEN};
 use pleach_testkit::git_server::GitServer;
 
-use crate::fleet::{Fleet, object_writes, settled};
+use crate::fleet::{Fleet, Requests, object_writes};
 use crate::loop_run::{Loop, fleet};
 use crate::samples::deployment;
 use crate::shared;
@@ -40,8 +39,8 @@ impl Fleet {
 
     /// Returns the object writes of a user since a time.
     #[expect(clippy::unused_self, reason = "reads like what else a fleet tells")]
-    fn written_by(&self, user: &str, since: Timestamp) -> Vec<String> {
-        let events = settled(shared()).since(since);
+    fn written_by(&self, user: &str, since: &Requests) -> Vec<String> {
+        let events = since.events();
         object_writes(&events.filter(|event| event.user.username == user))
     }
 
@@ -202,11 +201,11 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
     fleet.push_value("first", "second");
     fleet.until_value("second");
     fleet.until_ready();
-    let back = Timestamp::now();
+    let back = Requests::from_now(shared());
     leader.running.signal("CONT");
     leader.running.until_says("this replica lost its Lease");
     fleet.until_there(&[&leader, &other]);
-    assert_eq!(fleet.written_by(leader_is, back), [""; 0]);
+    assert_eq!(fleet.written_by(leader_is, &back), [""; 0]);
     leader.stopped();
     other.stopped();
 }
@@ -215,7 +214,7 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
 fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
     let fleet = fleet("replica-out", "{interval: 1s}");
     let meet = "replica-out-meet";
-    fleet.kubectl(&["create", "namespace", meet]);
+    fleet.create_namespace(meet);
     let secret = fleet.file("webhook-secret", crate::loop_run::SECRET);
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
     let mut replica = fleet.runs_with(&[
@@ -246,7 +245,7 @@ fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
         fleet.until("two fetches", |_| (fetches() > seen + 1.5).then_some(()));
     });
     assert_eq!(fleet.value().as_deref(), Some("first"));
-    fleet.kubectl(&["create", "namespace", meet]);
+    fleet.create_namespace(meet);
     fleet.until_value("second");
     assert!(replica.leads("replica-out"));
     replica.stopped();
@@ -261,7 +260,7 @@ fn the_state_of_a_commit_is_that_of_all_clusters() {
     for name in &names {
         let text = text.replace("namespace: replica-states", &format!("namespace: {name}"));
         fleet.write(&format!("environments/{name}.yaml"), &text);
-        fleet.kubectl(&["create", "namespace", name]);
+        fleet.create_namespace(name);
     }
     let commit = fleet.commit();
     let root = tempfile::tempdir().unwrap();

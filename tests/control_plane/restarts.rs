@@ -35,7 +35,7 @@ fn pods_are_replaced_when_git_changes_what_they_read() {
     fleet.edit_environment("bundle: web,", "bundle: web, restartOnConfigChange: true,");
     // The digest key is in that namespace, created by the first apply.
     fleet.extend_environment("state: {kind: ConfigMap, namespace: restarting}\n");
-    fleet.kubectl(&["create", "namespace", "restarting"]);
+    fleet.create_namespace("restarting");
     fleet.commit();
     fleet.applied();
     let first = stamp(&fleet, "web");

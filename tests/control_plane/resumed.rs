@@ -34,7 +34,7 @@ fn fleet(environment: &'static str, group: &str) -> Fleet {
     ];
     let fleet = Fleet::on(nodes(), environment, release, &files);
     for place in [&a, &b] {
-        fleet.kubectl(&["create", "namespace", place]);
+        fleet.create_namespace(place);
     }
     fleet.applied();
     let hook = hook(&fleet, group);

@@ -100,7 +100,7 @@ impl Team {
         );
         let user = format!("system:serviceaccount:{}:{account}", namespaces[0]);
         for namespace in namespaces {
-            fleet.kubectl(&["create", "namespace", namespace]);
+            fleet.create_namespace(namespace);
             fleet.grant(grants, namespace, namespaces[0]);
         }
         fleet.set_environment(&format!(
@@ -583,7 +583,7 @@ fn state_stays_where_it_is_kept() {
         .ended_with(7)
         .says("the state namespace stay-b does not exist")
         .says("kubectl create namespace stay-b");
-    fleet.kubectl(&["create", "namespace", "stay-b"]);
+    fleet.create_namespace("stay-b");
     fleet
         .run(&["diff", "stay"])
         .ended_with(7)

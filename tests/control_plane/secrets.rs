@@ -354,7 +354,7 @@ fn values_that_the_schema_marks_are_as_secret_as_secrets() {
 #[test]
 fn secrets_of_kubectl_are_adopted_in_silence() {
     let fleet = fleet("adopted");
-    fleet.kubectl(&["create", "namespace", "adopted"]);
+    fleet.create_namespace("adopted");
     // Client-side apply writes the data into an annotation.
     let file = fleet.file("secret.yaml", &format!(
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: literal, namespace: adopted}}\nstringData: {{a: old-{PLANTED}, c: {PLANTED}}}\n"

@@ -37,7 +37,7 @@ fn a_service_and_its_pods_change_one_after_the_other() {
         ("manifests/web/app.yaml", app("tier: a", "app: web")),
     ];
     let fleet = Fleet::on(nodes(), "selects", release, &files);
-    fleet.kubectl(&["create", "namespace", "selects"]);
+    fleet.create_namespace("selects");
     fleet.applied();
     // The previous selector matches the new pods.
     let plan = written(&fleet, &app("tier: b", "tier: b"));

@@ -105,7 +105,7 @@ fn one_that_is_refused_keeps_the_others_and_they_are_named() {
     let fleet = pair("kept-back");
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: back}\nspec: {ports: [{port: 80}], clusterIP: nowhere}\n";
     fleet.write("manifests/back/service.yaml", service);
-    fleet.kubectl(&["create", "namespace", "kept-back"]);
+    fleet.create_namespace("kept-back");
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(3))

@@ -87,7 +87,7 @@ fn a_release_of_a_newer_pleach_is_written_around_or_left_alone() {
 #[test]
 fn a_config_map_of_a_newer_pleach_is_written_around_or_left_alone() {
     let fleet = fleet("skewmap");
-    fleet.kubectl(&["create", "namespace", "skewmap"]);
+    fleet.create_namespace("skewmap");
     let id = fleet.field(&["namespace", "skewmap"], "{.metadata.uid}");
     let system = fleet.cluster_id();
     fleet.edit_environment(&system, &id);

@@ -11,7 +11,7 @@ use pleach_testkit::faults::Moment;
 use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use serde_json::Value;
 
-use crate::fleet::{Fleet, owners};
+use crate::fleet::{Fleet, Requests, owners};
 use crate::kill;
 use crate::samples::{BUNDLE, config_map};
 
@@ -42,7 +42,7 @@ fn fleet(environment: &'static str) -> Fleet {
     let bundle = format!("{BUNDLE}{CANARY}");
     let files = [("manifests/web/bundle.yaml", bundle.as_str())];
     let fleet = Fleet::on(nodes(), environment, &release, &files);
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 
@@ -173,13 +173,11 @@ fn a_roll_out_that_is_killed_again_and_again_replaces_no_more_pods_than_it_says(
     fleet.applied();
     deploy(&fleet, "agent:2", "false");
     let args = ["apply", "stages-killed", "--yes"];
-    let since = jiff::Timestamp::now();
+    let requests = Requests::from_now(nodes());
     kill::at_every_write(&mut fleet, &args, Moment::AfterForwarding);
     let (_, last) = fleet.watched(Fleet::applied);
     assert_eq!(last.writes().to_string(), "");
-    let all = crate::fleet::settled(nodes())
-        .since(since)
-        .by_agent("pleach/");
+    let all = requests.events().by_agent("pleach/");
     let all = all.filter(|event| event.user_agent.contains(" stages-killed."));
     assert_eq!(deleted_pods(&all), 1, "{}", all.writes());
     assert_eq!(images(&fleet), ["agent:2"; 3]);

@@ -34,7 +34,7 @@ fn fleet(environment: &'static str) -> Fleet {
     let bundle = format!("{BUNDLE}{temporary}");
     let files = [("manifests/web/bundle.yaml", bundle.as_str())];
     let fleet = Fleet::on(nodes(), environment, &release, &files);
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     let theirs = ["create", "configmap", "theirs", "-n", environment];
     fleet.kubectl(&[&theirs[..], &["--from-literal=mode=fast"]].concat());
     define_gears(&fleet);

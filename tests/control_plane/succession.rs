@@ -49,7 +49,7 @@ pub(crate) fn fleet(environment: &'static str) -> Fleet {
     ];
     let fleet = Fleet::on(nodes(), environment, &old(environment), &files);
     for place in places(environment) {
-        fleet.kubectl(&["create", "namespace", &place]);
+        fleet.create_namespace(&place);
     }
     fleet.applied();
     fleet

@@ -19,7 +19,7 @@ fn fleet(environment: &'static str, lines: &str) -> Fleet {
     );
     fleet.extend_environment(lines);
     fleet.commit();
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet.applied();
     fleet
 }
@@ -215,7 +215,7 @@ pub(crate) fn apart(environment: &'static str, repository: &str, namespace: &'st
         "state: {{kind: ConfigMap, namespace: {namespace}}}\n"
     ));
     fleet.commit();
-    fleet.kubectl(&["create", "namespace", namespace]);
+    fleet.create_namespace(namespace);
     fleet.applied();
     fleet
 }

@@ -23,7 +23,7 @@ fn fleet(environment: &'static str) -> Fleet {
             ("manifests/web/web.yaml", files.as_str()),
         ],
     );
-    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.create_namespace(environment);
     fleet
 }
 

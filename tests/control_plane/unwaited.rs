@@ -62,13 +62,13 @@ async fn without_waiting_a_release_stays_unfinished() {
     assert_eq!(ready["reason"], "NotVerified", "{ready}");
 
     let begun = Timestamp::now();
+    let log = AuditLog::new(shared().audit_log()).from_here().unwrap();
     pleach.run(&apply).await.unwrap().ended_with(0).unwrap();
     let kubeconfig = Kubeconfig::read_from(shared().kubeconfig()).unwrap();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
     let client = kube::Client::try_from(config).unwrap();
-    let log = AuditLog::new(shared().audit_log());
     let events = log.settled(&client).await.unwrap().since(begun);
     let events = events.filter(|event| event.user_agent.ends_with(" unwaited.app"));
     assert!(events.summary().reads > 0);

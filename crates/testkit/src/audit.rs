@@ -33,24 +33,25 @@ impl AuditLog {
         }
     }
 
-    /// Returns a reader that skips the current content, so that a long log is not read repeatedly.
-    #[expect(clippy::disallowed_methods, reason = "the path is put into the error")]
+    /// Returns a reader that skips the current content, so that a long log is not read repeatedly. It
+    /// starts at the last incomplete line.
     pub fn from_here(self) -> anyhow::Result<Self> {
-        let metadata = std::fs::metadata(&self.path)
+        let from = end_of_lines(&self.path)
             .with_context(|| format!("failed to read {}", self.path.display()))?;
-        Ok(Self {
-            from: metadata.len(),
-            ..self
-        })
+        Ok(Self { from, ..self })
     }
 
     /// Reads all events so far. Skips an incomplete last line.
     pub fn events(&self) -> anyhow::Result<Events> {
-        let context = || format!("failed to read {}", self.path.display());
+        let text = self.text()?;
+        Events::parse(&text).with_context(|| format!("failed to read {}", self.path.display()))
+    }
+
+    /// Reads the log so far as text. It is empty if there is no file yet.
+    pub fn text(&self) -> anyhow::Result<String> {
         match read(&self.path, self.from) {
-            Ok(text) => Events::parse(&text).with_context(context),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Events::default()),
-            Err(error) => Err(error).with_context(context),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            text => text.with_context(|| format!("failed to read {}", self.path.display())),
         }
     }
 
@@ -300,6 +301,26 @@ pub struct Summary {
     pub verbs: BTreeMap<String, usize>,
 }
 
+/// Returns the offset after the last complete line, because a line can be written in several parts.
+/// Returns 0 if there is no file yet.
+fn end_of_lines(path: &Path) -> io::Result<u64> {
+    let mut file = match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        file => file?,
+    };
+    let mut end = file.seek(io::SeekFrom::End(0))?;
+    let mut byte = [0];
+    while end > 0 {
+        file.seek(io::SeekFrom::Start(end - 1))?;
+        file.read_exact(&mut byte)?;
+        if byte == *b"\n" {
+            break;
+        }
+        end -= 1;
+    }
+    Ok(end)
+}
+
 fn read(path: &Path, from: u64) -> io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     file.seek(io::SeekFrom::Start(from))?;
@@ -377,5 +398,21 @@ mod tests {
     fn a_log_that_is_not_there_yet_is_empty() {
         let log = AuditLog::new("/nowhere/audit.log");
         assert_eq!(log.events().unwrap(), Events::default());
+        assert_eq!(log.from_here().unwrap().text().unwrap(), "");
+    }
+
+    #[test]
+    fn a_reader_starts_at_the_line_that_is_being_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let (old, new) = (line("get", "/x", "", "old"), line("get", "/x", "", "new"));
+        let (start, end) = new.split_at(100);
+        std::fs::write(&path, format!("{old}\n{start}")).unwrap();
+        let log = AuditLog::new(&path).from_here().unwrap();
+        assert_eq!(log.events().unwrap(), Events::default());
+        std::fs::write(&path, format!("{old}\n{start}{end}\n")).unwrap();
+        let events = log.events().unwrap();
+        assert_eq!(events.0.len(), 1);
+        assert_eq!(events.0[0].user_agent, "new");
     }
 }

@@ -109,7 +109,7 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
             ),
         ],
     );
-    fleet.kubectl(&["create", "namespace", name]);
+    fleet.create_namespace(name);
     fleet.applied();
     operate(name, &g, "once");
     upgrade(&fleet);
