@@ -459,6 +459,12 @@ impl Fleet {
     }
 }
 
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        reads::delete_releases(self.plane.kubeconfig(), self.environment);
+    }
+}
+
 /// Returns the object writes without pleach's records and refused attempts.
 pub(crate) fn object_writes(events: &Events) -> Vec<String> {
     events

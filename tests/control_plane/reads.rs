@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -63,6 +64,9 @@ const KINDS: [(&[&str], &str, bool); 18] = [
         false,
     ),
 ];
+
+/// Time-out of the clean-up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
@@ -180,6 +184,29 @@ pub(crate) fn delete(kubeconfig: &Path, args: &[&str]) {
         Err(Error::Api(status)) if status.code == 404 => {}
         Err(error) => panic!("{args:?}: {error}"),
     }
+}
+
+/// Deletes the records of an environment. Every later run of another environment lists them. Errors
+/// are ignored, because a test can have stopped its server.
+pub(crate) fn delete_releases(kubeconfig: &Path, environment: &str) {
+    let (kubeconfig, start) = (kubeconfig.to_owned(), format!("{environment}."));
+    let deleted = async move {
+        let client = client(kubeconfig).await?;
+        let path = "/apis/pleach.dev/v1alpha1/releases";
+        let only_metadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+        let list = Request::get(path).header("accept", only_metadata);
+        let list: Value = client.request(list.body(Vec::new()).ok()?).await.ok()?;
+        for release in list["items"].as_array()? {
+            let name = release["metadata"]["name"].as_str()?;
+            if name.starts_with(&start) {
+                let delete = Request::delete(format!("{path}/{name}"));
+                let deleted: Result<Value, _> = client.request(delete.body(Vec::new()).ok()?).await;
+                deleted.ok()?;
+            }
+        }
+        Some(())
+    };
+    wait_for(async move { drop(tokio::time::timeout(PATIENCE, deleted).await) });
 }
 
 fn send(kubeconfig: &Path, request: Request<Vec<u8>>) -> Result<Value, Error> {
