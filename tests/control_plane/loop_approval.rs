@@ -6,8 +6,6 @@ use crate::samples::{BUNDLE, config_map};
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
 
-const RELEASE_KEPT: &str = "release.pleach.dev/loop-approved-kept.web";
-
 fn approve(fleet: &Fleet, release: &str, digest: &str) {
     let approval = format!("pleach.dev/approved={digest}");
     fleet.kubectl(&["annotate", "--overwrite", release, &approval]);
@@ -149,113 +147,6 @@ fn approval_cannot_be_removed_without_approval() {
 fn follows(fleet: &Fleet) -> Loop {
     let repo = fleet.repo.path().to_str().unwrap();
     fleet.runs_with(&["--repo", repo, fleet.environment])
-}
-
-#[test]
-fn what_was_approved_is_kept_while_something_newer_waits() {
-    let fleet = fleet("loop-approved-kept", "{interval: 2s, approval: digest}");
-    // Objects that the newer commit removes are retained, too.
-    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
-    fleet.push("more");
-    let more = |value: &str| {
-        let value = format!(r#"{{"data":{{"k":"{value}"}}}}"#);
-        fleet.kubectl(&["patch", "cm", "more", "-n", fleet.environment, "-p", &value]);
-    };
-    let until_more = |value: &str| {
-        fleet.until(value, |fleet| {
-            let live = fleet.get(&["cm", "more", "-n", fleet.environment])?;
-            (live["data"]["k"] == value).then_some(())
-        });
-    };
-    let running = follows(&fleet);
-    fleet.until_condition("Stalled", "AwaitingApproval");
-    approve(&fleet, RELEASE_KEPT, &effects(&fleet));
-    fleet.until_ready();
-
-    fleet.remove("manifests/web/more.yaml");
-    fleet.push_value("first", "second");
-    fleet.until_condition("Stalled", "AwaitingApproval");
-    let waits = || running.looks(fleet.environment, "web", "unapproved");
-    let corrected = || running.looks(fleet.environment, "web", "deployed");
-    let before = corrected();
-    fleet.edit_by_hand("ann");
-    fleet.until_value("first");
-    more("ann");
-    until_more("first");
-    // Both are counted. The condition reports the waiting change.
-    fleet.until("both", |_| (corrected() >= before + 2.0).then_some(()));
-    let (_, said) = fleet.condition("Stalled").unwrap();
-    let digest = effects(&fleet);
-    assert!(
-        said.contains(&format!("waits for approval of {digest}")),
-        "{said}"
-    );
-    let before = waits();
-    fleet.until("looks", |_| (waits() > before + 2.0).then_some(()));
-    assert!(corrected() < 4.0, "{}", corrected());
-    running.stopped();
-
-    // A restarted controller finds the previous revision in git. A manual change of a field that
-    // the newer commit also changes is corrected first.
-    fleet.edit_by_hand("bob");
-    let running = follows(&fleet);
-    fleet.until_value("first");
-    fleet.until("the condition", |fleet| {
-        let (_, said) = fleet.condition("Stalled")?;
-        said.contains(&digest).then_some(())
-    });
-    until_more("first");
-
-    approve(&fleet, RELEASE_KEPT, &digest);
-    fleet.until_value("second");
-    fleet.until_not("Stalled");
-    assert!(!fleet.exists(&["cm", "more", "-n", fleet.environment]));
-    // The previous objects are not restored.
-    let unchanged = || running.looks(fleet.environment, "web", "unchanged");
-    let before = unchanged();
-    fleet.until("looks", |_| (unchanged() > before + 1.0).then_some(()));
-    assert_eq!(fleet.value().as_deref(), Some("second"));
-    running.stopped();
-}
-
-#[test]
-fn an_approval_counts_for_no_other_commit_that_does_less() {
-    let fleet = fleet("loop-approved-part", "{interval: 1s, approval: digest}");
-    let release = "release.pleach.dev/loop-approved-part.web";
-    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
-    fleet.push("more");
-    let running = follows(&fleet);
-    fleet.until_condition("Stalled", "AwaitingApproval");
-    approve(&fleet, release, &effects(&fleet));
-    fleet.until_ready();
-    // Two changes, approved while nothing is applied, are applied together.
-    fleet.edit("manifests/web/more.yaml", "k: first", "k: second");
-    fleet.push_value("first", "second");
-    let said = fleet.until_condition("Stalled", "AwaitingApproval");
-    let both = effects(&fleet);
-    assert!(said.contains(&both), "{said}");
-    let (open, closed) = ("digest}", "digest, windows: [{deny: \"00:00-24:00\"}]}");
-    fleet.edit_environment(open, closed);
-    fleet.push("not now");
-    fleet.until_condition("Reconciling", "WindowClosed");
-    approve(&fleet, release, &both);
-    fleet.edit_environment(closed, open);
-    fleet.edit("manifests/web/more.yaml", "k: second", "k: first");
-    fleet.push("one of them");
-    let one = effects(&fleet);
-    assert_ne!(one, both);
-    fleet.until("the question", |fleet| {
-        let (_, said) = fleet.condition("Stalled")?;
-        said.contains(&format!("waits for approval of {one}"))
-            .then_some(())
-    });
-    let looks = || running.looks(fleet.environment, "web", "unapproved");
-    let before = looks();
-    fleet.until("looks", |_| (looks() > before + 1.0).then_some(()));
-    assert_eq!(fleet.value().as_deref(), Some("first"));
-    approve(&fleet, release, &one);
-    fleet.until_value("second");
-    running.stopped();
 }
 
 #[test]

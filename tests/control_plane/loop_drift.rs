@@ -210,7 +210,12 @@ fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
     let running = fleet.runs();
     fleet.until_ready();
     fleet.edit_by_hand("mine");
-    fleet.until_condition("Drifted", "ChangedByOthers");
+    let said = fleet.until_condition("Drifted", "ChangedByOthers");
+    assert_eq!(said, "ConfigMap/loop-told/web: changed by mine");
+    assert_eq!(fleet.value().as_deref(), Some("mine"));
+    fleet
+        .run(&["status", "loop-told"])
+        .says("loop-told/web: Drifted: ChangedByOthers: ");
     fleet.edit_by_hand("first");
     fleet.until_not("Drifted");
     running.stopped();

@@ -28,25 +28,6 @@ fn what_is_suspended_is_left_alone_until_it_is_resumed() {
 }
 
 #[test]
-fn drift_is_reported_where_it_is_not_corrected() {
-    let fleet = fleet("loop-drift", "{interval: 1s, drift: report}");
-    let running = fleet.runs();
-    fleet.until_value("first");
-    fleet.until_ready();
-    fleet.edit_by_hand("ann");
-    let said = fleet.until_condition("Drifted", "ChangedByOthers");
-    assert_eq!(said, "ConfigMap/loop-drift/web: changed by ann");
-    assert_eq!(fleet.value().as_deref(), Some("ann"));
-    fleet
-        .run(&["status", "loop-drift"])
-        .says("loop-drift/web: Drifted: ChangedByOthers: ");
-    // The condition is removed once it no longer applies.
-    fleet.edit_by_hand("first");
-    fleet.until_not("Drifted");
-    running.stopped();
-}
-
-#[test]
 fn a_commit_of_which_nothing_can_be_carried_out_stalls_the_release() {
     let fleet = fleet("loop-blocked", "{interval: 1s, drift: report}");
     let running = fleet.runs();
@@ -117,39 +98,6 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         .ended_with(0);
     fleet.until_value("second");
     fleet.until_not("Reconciling");
-    running.stopped();
-}
-
-#[test]
-fn a_request_outside_of_the_windows_counts_for_the_commit_that_it_brings() {
-    let fleet = fleet("loop-brings", "{interval: 1h}");
-    let repo = fleet.repo.path().to_str().unwrap().to_owned();
-    let running = fleet.runs_with(&["--repo", &repo, "loop-brings"]);
-    fleet.until_value("first");
-    fleet.until_ready();
-    running.stopped();
-    let never = "{interval: 1h, windows: [{deny: \"00:00-24:00\"}]}";
-    fleet.edit_environment("{interval: 1h}", never);
-    fleet.push("windows");
-    let running = fleet.runs_with(&["--repo", &repo, "loop-brings"]);
-    let looks = |end| running.looks("loop-brings", "web", end);
-    fleet.until("a look", |_| (looks("unchanged") > 0.0).then_some(()));
-    // Push without a webhook.
-    fleet.push_value("first", "second");
-    fleet
-        .run(&["sync", "loop-brings", "--override-window"])
-        .ended_with(0);
-    fleet.until_value("second");
-    fleet.until("the request", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-brings.web"])?;
-        release["spec"]["sync"].is_null().then_some(())
-    });
-    fleet.until_ready();
-    // The override does not apply to later commits.
-    fleet.push_value("second", "third");
-    fleet.run(&["sync", "loop-brings"]).ended_with(0);
-    fleet.until_condition("Reconciling", "WindowClosed");
-    assert_eq!(fleet.value().as_deref(), Some("second"));
     running.stopped();
 }
 

@@ -1,4 +1,7 @@
-//! Waits: for a newer commit, an approval, a request, a dependency.
+//! Waits: for a newer commit, a window, an approval, a request, a dependency.
+
+use pleach_formats::file::Window;
+use pleach_formats::window::Windows;
 
 use super::*;
 
@@ -199,6 +202,143 @@ fn a_plan_waits_for_approval_and_drift_does_not_query_the_forge() {
     approved.requests.approved = Some("a".to_owned());
     bench.deploy(approved);
     assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+}
+
+#[test]
+fn an_approval_counts_for_no_other_commit_that_does_less() {
+    let mut bench = Bench::new();
+    bench.plan(unapproved_plan("both", None));
+    bench.answer(Answer::Approved(Some(reasons("missing"))));
+    bench.outcome();
+    bench.rest();
+    bench.on(Event::Target(Box::new(target(8, 1))));
+    // The retained plan is for other content, so it covers nothing.
+    let mut less = unapproved_plan("one", None);
+    less.requests.approved = Some("both".to_owned());
+    bench.plan(less);
+    assert!(matches!(bench.task(), Task::Approve(_)));
+    bench.answer(Answer::Approved(Some(reasons("missing"))));
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Unapproved);
+    bench.rest();
+}
+
+#[test]
+fn what_was_approved_is_retained_while_a_newer_commit_waits() {
+    let mut bench = Bench::new();
+    let mut approved = unapproved_plan("a", None);
+    approved.approval = approved.approval.map(|one| Approval {
+        missing: None,
+        ..one
+    });
+    bench.deploy(approved);
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    bench.on(Event::Target(Box::new(target(8, 1))));
+    let waits = || PlanSummary {
+        is_left: true,
+        ..unapproved_plan("b", None)
+    };
+    // Drift of the approved revision is corrected each time, without an approval.
+    for _ in 0..2 {
+        bench.plan(waits());
+        bench.answer(Answer::Approved(Some(reasons("missing"))));
+        let kept = |one: &Command| {
+            let from = TargetId(0);
+            matches!(one, Command::Retain { from: of, .. } if *of == from)
+        };
+        assert!(bench.others().iter().any(kept));
+        bench.plan(PlanSummary {
+            was_there: true,
+            policy: waits().policy,
+            ..correction()
+        });
+        bench.executed(ReconcileOutcome::Deployed);
+        let outcome = bench.outcome();
+        assert_eq!(outcome.end, ReconcileOutcome::Unapproved);
+        let kept = outcome.kept.map(|kept| (kept.revision, kept.report.end));
+        let expected = ("commit-0".to_owned(), ReconcileOutcome::Deployed);
+        assert_eq!(kept, Some(expected));
+        let condition = outcome.condition.map(|condition| condition.reason);
+        assert_eq!(condition.as_deref(), Some("AwaitingApproval"));
+        bench.rest();
+        bench.tick();
+    }
+    // Once approved, it is executed, and the former revision is not retained any more.
+    let mut approved = unapproved_plan("b", None);
+    approved.approval = approved.approval.map(|one| Approval {
+        missing: None,
+        ..one
+    });
+    bench.deploy(approved);
+    let outcome = bench.outcome();
+    assert_eq!(outcome.end, ReconcileOutcome::Deployed);
+    assert_eq!(outcome.kept, None);
+}
+
+/// Returns a plan under windows that allow these times.
+fn within(allow: &str) -> PlanSummary {
+    PlanSummary {
+        policy: SyncPolicy {
+            windows: Windows::recorded(&[vec![Window {
+                allow: Some(allow.to_owned()),
+                deny: None,
+                time_zone: None,
+            }]]),
+            ..SyncPolicy::default()
+        },
+        ..plan()
+    }
+}
+
+#[test]
+fn a_window_that_opens_triggers_the_waiting_release() {
+    let mut bench = Bench::new();
+    bench.plan(within("00:02-01:00"));
+    let outcome = bench.outcome();
+    assert_eq!(outcome.end, ReconcileOutcome::Waiting);
+    let reason = outcome.condition.map(|condition| condition.reason);
+    assert_eq!(reason.as_deref(), Some("WindowClosed"));
+    bench.rest();
+    let waited = bench.tick();
+    assert_eq!(waited, Duration::from_secs(121));
+    bench.now.wall += SignedDuration::try_from(waited).unwrap();
+    bench.deploy(within("00:02-01:00"));
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+
+    // A window that opens later than the interval is checked at the interval.
+    let mut bench = Bench::new();
+    bench.plan(within("12:00-13:00"));
+    bench.rest();
+    assert_eq!(bench.tick(), INTERVAL);
+}
+
+#[test]
+fn an_override_of_the_windows_outlasts_a_dependency() {
+    let mut bench = Bench::new();
+    let mut summary = within("12:00-13:00");
+    summary.requests.sync = Some(request(true));
+    bench.plan(PlanSummary {
+        refused: Some(refusal(true)),
+        ..summary.clone()
+    });
+    let outcome = bench.outcome();
+    assert_eq!(outcome.end, ReconcileOutcome::Waiting);
+    let reason = outcome.condition.map(|condition| condition.reason);
+    assert_eq!(reason.as_deref(), Some("DependencyNotReady"));
+    assert_eq!(outcome.request, None, "it stays open");
+    assert!(bench.rest().for_dependencies);
+    bench.answer(Answer::Ready);
+    bench.deploy(summary.clone());
+    let outcome = bench.outcome();
+    assert_eq!(outcome.end, ReconcileOutcome::Deployed);
+    assert_eq!(outcome.request, summary.requests.sync);
+
+    // A refusal ends the request.
+    let mut bench = Bench::new();
+    bench.plan(PlanSummary {
+        refused: Some(refusal(false)),
+        ..summary.clone()
+    });
+    assert_eq!(bench.outcome().request, summary.requests.sync);
 }
 
 #[test]
