@@ -10,6 +10,8 @@ use crate::fleet::{Fleet, Run};
 
 /// Time-out of all waits in tests.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// Minimum poll interval.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum poll interval.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -67,9 +69,9 @@ impl Fleet {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "{what} never came about");
-            // Starting kubectl is more expensive than the awaited operation.
+            // Looking is often more expensive than the awaited operation.
             let pause = 2 * looking.elapsed();
-            std::thread::sleep(pause.clamp(Duration::from_millis(20), LONGEST_PAUSE));
+            std::thread::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
         }
     }
 }

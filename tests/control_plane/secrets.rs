@@ -84,10 +84,9 @@ fn say_everything(fleet: &Fleet) {
         &["diff", "--all", "--verify"],
         &["diff", "-o", "json"],
         &["diff", "-o", "markdown"],
-        &["plan"],
         &["plan", "-o", "json"],
-        &["plan", "-vvv"],
-        &["plan", "--log", "trace"],
+        // With all that `plan` alone prints.
+        &["plan", "-vvv", "--log", "trace"],
         &["apply"],
     ] {
         let mut line = args.to_vec();

@@ -102,6 +102,8 @@ impl TestRepo {
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_CONFIG_SYSTEM", "/dev/null")
             .current_dir(self.path())
+            // Each commit would start another process that finds nothing to do.
+            .args(["-c", "maintenance.auto=false", "-c", "gc.auto=0"])
             .args(args)
             .output()
             .context("failed to run git")?;
