@@ -13,8 +13,32 @@ use crate::fleet::{Fleet, Run};
 use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
 use crate::shared;
 
+/// Versions of [`fleet`].
+const FIRST: &str = "v1.0.0";
+const SECOND: &str = "v1.1.0";
+
+/// Returns a version. Those with even numbers have one more object.
+fn version(number: usize) -> String {
+    format!("v1.{number}.0")
+}
+
+/// Returns whether a version has the object that not every version has.
+fn has_old(version: &str) -> bool {
+    let minor = version.split('.').nth(1).unwrap();
+    minor.parse::<usize>().unwrap().is_multiple_of(2)
+}
+
+/// Returns the version of an object once a version of the bundle is applied. Empty if it is deleted.
+fn wanted<'v>(id: &str, version: &'v str) -> &'v str {
+    if id.ends_with("/old") && !has_old(version) {
+        ""
+    } else {
+        version
+    }
+}
+
 /// Returns an object for every standard stage with steps, labeled with the version of the bundle.
-/// One exists only in the first version.
+/// One exists only in some versions.
 fn manifests(environment: &str, version: &str) -> String {
     let group = format!("{environment}.example.org");
     let label = |text: String| {
@@ -37,7 +61,7 @@ fn manifests(environment: &str, version: &str) -> String {
         )),
         label(gear(&group)),
     ];
-    if version == "v1.0.0" {
+    if has_old(version) {
         all.push(label(config_map("old", "v")));
     }
     all.join("---\n")
@@ -47,8 +71,8 @@ fn manifests(environment: &str, version: &str) -> String {
 fn fleet(environment: &'static str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}}}\n");
-    let first = manifests(environment, "v1.0.0");
-    let second = manifests(environment, "v1.1.0");
+    let first = manifests(environment, FIRST);
+    let second = manifests(environment, SECOND);
     let fleet = Fleet::new(
         environment,
         &release,
@@ -60,7 +84,7 @@ fn fleet(environment: &'static str) -> Fleet {
     );
     fleet.create_namespace(environment);
     fleet.applied();
-    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.edit_environment(FIRST, SECOND);
     fleet.commit();
     fleet
 }
@@ -170,7 +194,7 @@ pub(crate) fn stopped_by(
 
 /// Verifies that the report of a stopped run matches the cluster and the record, and that the next
 /// run finishes.
-fn check(fleet: &Fleet, run: Run) -> Value {
+fn check(fleet: &Fleet, run: Run, from: &str, to: &str) -> Value {
     let run = run.ended_with(130);
     let report = run.json()["releases"][0].clone();
     assert_eq!(report["result"], "interrupted", "{report}");
@@ -182,9 +206,10 @@ fn check(fleet: &Fleet, run: Run) -> Value {
     let left = names(&stopped["left"]);
     let live = versions(fleet);
     for (id, version) in &live {
-        let (expected, list) = match (id.ends_with("/old"), version.as_str()) {
-            (true, "") | (false, "v1.1.0") => ("changed", &changed),
-            _ => ("left", &left),
+        let (expected, list) = if version == wanted(id, to) {
+            ("changed", &changed)
+        } else {
+            ("left", &left)
         };
         assert!(list.contains(id), "{id} is {expected}: {stopped}");
     }
@@ -201,69 +226,76 @@ fn check(fleet: &Fleet, run: Run) -> Value {
     let record = &record["status"]["record"];
     assert_eq!(record["history"][0]["result"], "interrupted");
     // The installed version is the last verified one.
-    assert_eq!(record["installed"]["version"], "v1.0.0");
-    assert_eq!(record["applying"]["version"], "v1.1.0");
+    assert_eq!(record["installed"]["version"], from);
+    assert_eq!(record["applying"]["version"], to);
     assert!(!fleet.exists(&["lease", "-n", "pleach-system", &name]));
     fleet
         .run(&["status", fleet.environment])
         .ended_with(0)
-        .says("v1.0.0 -> v1.1.0")
+        .says(&format!("{from} -> {to}"))
         .says("Interrupted: ");
     stopped.clone()
 }
 
-fn finishes(fleet: &Fleet) {
+fn finishes(fleet: &Fleet, to: &str) {
     fleet.applied();
     for (id, version) in versions(fleet) {
-        let expected = if id.ends_with("/old") { "" } else { "v1.1.0" };
-        assert_eq!(version, expected, "{id}");
+        assert_eq!(version, wanted(&id, to), "{id}");
     }
     fleet.diff().ended_with(0);
     let name = format!("{}.web", fleet.environment);
     let record = fleet.get(&["release", &name]).unwrap();
     let record = &record["status"]["record"];
-    assert_eq!(record["installed"]["version"], "v1.1.0");
+    assert_eq!(record["installed"]["version"], to);
     assert_eq!(record["applying"], Value::Null);
 }
 
-#[rstest]
-#[case::definitions(
-    "stop-definitions",
-    "INT",
-    Method::PATCH,
-    "/customresourcedefinitions/gears.stop-definitions.example.org"
-)]
-#[case::access("stop-access", "TERM", Method::PATCH, "/serviceaccounts/app")]
-#[case::config("stop-config", "INT", Method::PATCH, "/configmaps/settings")]
-#[case::services("stop-services", "TERM", Method::PATCH, "/services/app")]
-#[case::workloads("stop-workloads", "INT", Method::PATCH, "/deployments/app")]
-#[case::registrations(
-    "stop-registrations",
-    "TERM",
-    Method::PATCH,
-    "/validatingwebhookconfigurations/stop-registrations"
-)]
-#[case::resources("stop-resources", "INT", Method::PATCH, "/gears/first")]
-#[case::prune("stop-prune", "TERM", Method::DELETE, "/configmaps/old")]
-fn a_signal_in_any_stage_leaves_what_the_report_says(
-    #[case] environment: &'static str,
-    #[case] signal: &str,
-    #[case] method: Method,
-    #[case] path: &'static str,
-) {
+/// Requests of an upgrade in every stage, with the signal. An upgrade from a version with an even
+/// number prunes.
+const STAGES: [(&str, Method, &str); 8] = [
+    (
+        "INT",
+        Method::PATCH,
+        "/customresourcedefinitions/gears.stop-stages.example.org",
+    ),
+    ("TERM", Method::PATCH, "/serviceaccounts/app"),
+    ("INT", Method::PATCH, "/configmaps/settings"),
+    ("TERM", Method::PATCH, "/services/app"),
+    ("TERM", Method::DELETE, "/configmaps/old"),
+    ("INT", Method::PATCH, "/deployments/app"),
+    (
+        "TERM",
+        Method::PATCH,
+        "/validatingwebhookconfigurations/stop-stages",
+    ),
+    ("INT", Method::PATCH, "/gears/first"),
+];
+
+#[test]
+fn a_signal_in_any_stage_leaves_what_the_report_says() {
+    let environment = "stop-stages";
     let mut fleet = fleet(environment);
     let args = ["apply", environment, "--yes", "-o", "json"];
-    let run = stopped_at(&mut fleet, signal, &args, move |seen| {
-        seen.method == method && seen.path.ends_with(path)
-    });
-    let run = run.says("stopping at the next safe point; interrupt again to stop immediately");
-    let stopped = check(&fleet, run);
-    // The running request completed. Only steps that had not started remain.
-    let (kind, name) = path[1..].split_once("s/").unwrap();
-    let left = names(&stopped["left"]);
-    let is_held = |id: &String| id.to_lowercase().starts_with(kind) && id.ends_with(name);
-    assert!(!left.iter().any(is_held), "{stopped}");
-    finishes(&fleet);
+    for (number, (signal, method, path)) in STAGES.into_iter().enumerate() {
+        let (from, to) = (version(number), version(number + 1));
+        if number > 0 {
+            let file = format!("manifests/web/{to}/all.yaml");
+            fleet.write(&file, &manifests(environment, &to));
+            fleet.edit_environment(&from, &to);
+            fleet.commit();
+        }
+        let run = stopped_at(&mut fleet, signal, &args, move |seen| {
+            seen.method == method && seen.path.ends_with(path)
+        });
+        let run = run.says("stopping at the next safe point; interrupt again to stop immediately");
+        let stopped = check(&fleet, run, &from, &to);
+        // The running request completed. Only steps that had not started remain.
+        let (kind, name) = path[1..].split_once("s/").unwrap();
+        let left = names(&stopped["left"]);
+        let is_held = |id: &String| id.to_lowercase().starts_with(kind) && id.ends_with(name);
+        assert!(!left.iter().any(is_held), "{path}: {stopped}");
+        finishes(&fleet, &to);
+    }
 }
 
 #[rstest]
@@ -334,7 +366,7 @@ fn a_signal_before_anything_is_begun_changes_nothing() {
     run.ended_with(130).says("interrupted");
     let after = (versions(&fleet), fleet.get(&["release", "stop-look.web"]));
     assert_eq!(before, after);
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 }
 
 #[test]
@@ -355,7 +387,7 @@ fn a_signal_while_readiness_is_waited_for_leaves_everything_but_the_prune() {
         (done.count() == 7).then_some(())
     });
     run.signal("INT");
-    let stopped = check(&fleet, run.ended());
+    let stopped = check(&fleet, run.ended(), FIRST, SECOND);
     assert!(
         names(&stopped["unsettled"]).contains(&format!("Deployment.apps/{environment}/app")),
         "{stopped}"
@@ -370,7 +402,7 @@ fn a_signal_while_readiness_is_waited_for_leaves_everything_but_the_prune() {
         "replicas: 0",
     );
     fleet.commit();
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 }
 
 #[test]
@@ -384,7 +416,7 @@ fn people_are_told_what_is_left_and_how_to_go_on() {
     .says("interrupted: 8 of 8 changes applied, the wait for 1 of them did not finish\n")
     .says("not waited for: ConfigMap/stop-words/old\n")
     .says("`pleach apply stop-words/web` continues from there");
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 
     // An uninstall names its own command.
     let args = ["uninstall", "stop-words/web", "--yes"];
@@ -416,7 +448,7 @@ fn what_fails_again_and_again_is_not_tried_again_after_a_signal() {
     run.says("failed ConfigMap/stop-retry/settings: busy")
         .says("remaining: update ConfigMap/stop-retry/settings");
     fleet.through(shared().kubeconfig().to_owned());
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 }
 
 #[test]
@@ -445,7 +477,7 @@ fn the_second_signal_stops_at_once() {
     drop(proxy);
     fleet.through(shared().kubeconfig().to_owned());
     fleet.forget_killed_runs();
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 }
 
 #[test]
@@ -461,7 +493,7 @@ fn a_reader_that_goes_away_is_no_reason_to_stop() {
     drop(child.stderr.take());
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
-    finishes(&fleet);
+    finishes(&fleet, SECOND);
 }
 
 #[test]
@@ -471,7 +503,7 @@ fn another_revision_takes_over_from_what_is_live() {
     let run = stopped_at(&mut fleet, "INT", &args, |seen| {
         seen.method == Method::PATCH && seen.path.ends_with("/configmaps/settings")
     });
-    check(&fleet, run);
+    check(&fleet, run, FIRST, SECOND);
     fleet.write(
         "manifests/web/v1.1.1/all.yaml",
         &manifests("stop-newer", "v1.1.1"),

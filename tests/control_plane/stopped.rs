@@ -8,7 +8,7 @@ use pleach_testkit::faults::{Kind, Rule, Seen};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Run};
 use crate::gates::{define_gears, is_closed, journal};
 use crate::interrupts::stopped_by;
 use crate::samples::{BUNDLE, config_map, deployment};
@@ -26,7 +26,7 @@ stages:
   - {name: again, restart: [{kind: Deployment, name: app}], after: [workloads]}
 ";
 
-/// Returns a fleet with the first version running and the second one in git.
+/// Returns a fleet with the first version running.
 fn fleet(environment: &'static str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 40s}}\n");
@@ -38,9 +38,8 @@ fn fleet(environment: &'static str) -> Fleet {
     let theirs = ["create", "configmap", "theirs", "-n", environment];
     fleet.kubectl(&[&theirs[..], &["--from-literal=mode=fast"]].concat());
     define_gears(&fleet);
-    deploy(&fleet, "one");
+    deploy(&fleet, "first");
     fleet.applied();
-    deploy(&fleet, "two");
     fleet
 }
 
@@ -69,8 +68,8 @@ fn different(fleet: &Fleet) -> BTreeSet<String> {
     all
 }
 
-/// Returns the image of the application, and whether it was restarted for it.
-fn app(fleet: &Fleet) -> (String, bool) {
+/// Returns the image of the application, and the mark of its last restart.
+fn app(fleet: &Fleet) -> (String, Value) {
     let app = fleet
         .get(&["deployment", "app", "-n", fleet.environment])
         .unwrap();
@@ -78,7 +77,7 @@ fn app(fleet: &Fleet) -> (String, bool) {
     let template = &app["spec"]["template"];
     let image = template["spec"]["containers"][0]["image"].as_str().unwrap();
     let mark = &template["metadata"]["annotations"]["restarted.pleach.dev/again"];
-    (image.to_owned(), mark.is_string())
+    (image.to_owned(), mark.clone())
 }
 
 /// Returns the remaining work for an object in the report: none, some or all.
@@ -96,7 +95,7 @@ fn said_of(stopped: &Value, id: &str) -> &'static str {
     }
 }
 
-/// Request of the second version that is delayed for the signal.
+/// Request of the next version that is delayed for the signal.
 #[derive(Debug, Clone, Copy)]
 enum Held {
     Overlay,
@@ -137,70 +136,91 @@ impl Held {
 }
 
 #[rstest]
-#[case::overlay("halt-overlay", "INT", Held::Overlay)]
-#[case::gate("halt-gate", "TERM", Held::Gate)]
-#[case::scale("halt-scale", "INT", Held::Scale)]
-#[case::config("halt-config", "TERM", Held::Config)]
-#[case::apply("halt-apply", "INT", Held::Apply)]
-#[case::restart("halt-restart", "TERM", Held::Restart)]
-#[case::lift("halt-lift", "INT", Held::Lift)]
-#[case::ungate("halt-ungate", "TERM", Held::Ungate)]
+#[case::at_first("halt-first", [
+    ("overlay", "INT", Held::Overlay),
+    ("gate", "TERM", Held::Gate),
+    ("scale", "INT", Held::Scale),
+    ("config", "TERM", Held::Config),
+])]
+#[case::later("halt-later", [
+    ("apply", "INT", Held::Apply),
+    ("restart", "TERM", Held::Restart),
+    ("lift", "INT", Held::Lift),
+    ("ungate", "TERM", Held::Ungate),
+])]
 fn a_signal_while_things_are_different_leaves_what_the_report_says(
     #[case] environment: &'static str,
-    #[case] signal: &str,
-    #[case] held: Held,
+    #[case] versions: [(&str, &str, Held); 4],
 ) {
     let mut fleet = fleet(environment);
-    let (_, was_restarted) = app(&fleet);
-    assert!(
-        !was_restarted,
-        "the first version is new, and not restarted"
-    );
-    let args = ["apply", environment, "--yes", "-o", "json"];
-    let run = stopped_by(&mut fleet, signal, &args, |fault| {
-        Rule::on(move |seen| held.matches(seen), fault).nth(held.nth())
-    });
+    assert_eq!(app(&fleet).1, Value::Null, "the first version is new");
+    let mut former = "first";
+    for (version, signal, held) in versions {
+        deploy(&fleet, version);
+        is_stopped(&mut fleet, former, version, |fleet, args| {
+            stopped_by(fleet, signal, args, |fault| {
+                Rule::on(move |seen| held.matches(seen), fault).nth(held.nth())
+            })
+        });
+        former = version;
+    }
+}
+
+/// Stops the upgrade to a version, compares the report with the cluster, and finishes the upgrade.
+fn is_stopped(
+    fleet: &mut Fleet,
+    former: &str,
+    version: &str,
+    stop: impl FnOnce(&mut Fleet, &[&str]) -> Run,
+) {
+    let environment = fleet.environment;
+    let images = [former, version].map(|version| format!("app:{version}"));
+    let (_, before) = app(fleet);
+    let run = stop(fleet, &["apply", environment, "--yes", "-o", "json"]);
     let run = run.ended_with(130);
     let report = run.json()["releases"][0].clone();
-    assert_eq!(report["result"], "interrupted", "{report:#}");
+    assert_eq!(report["result"], "interrupted", "{version}: {report:#}");
 
     // The reported remaining changes match the live objects.
     let standing = report["standing"].as_array().unwrap().iter();
     let standing: BTreeSet<String> = standing
         .map(|one| one["object"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(standing, different(&fleet), "{report:#}");
+    assert_eq!(standing, different(fleet), "{version}: {report:#}");
     let status = fleet.run(&["status", environment]);
     assert_eq!(
         status.stdout.matches(" continues, or ").count(),
         standing.len(),
-        "{}",
+        "{version}: {}",
         status.shown()
     );
 
     // So does the report about the objects of the release.
     let stopped = &report["stopped"];
-    let (image, is_restarted) = app(&fleet);
-    let expected = match (image.as_str(), is_restarted) {
-        ("app:one", false) => "left",
-        ("app:two", false) => "begun",
-        ("app:two", true) => "changed",
-        other => panic!("{other:?} was never wanted"),
+    let (image, mark) = app(fleet);
+    let expected = match (image == images[0], image == images[1], mark == before) {
+        (true, false, true) => "left",
+        (false, true, true) => "begun",
+        (false, true, false) => "changed",
+        other => panic!("{version}: {image} was never wanted: {other:?}"),
     };
     let id = format!("Deployment.apps/{environment}/app");
-    assert_eq!(said_of(stopped, &id), expected, "{report:#}");
+    assert_eq!(said_of(stopped, &id), expected, "{version}: {report:#}");
     let settings = ["configmap", "settings", "-n", environment];
-    let expected = match fleet.field(&settings, "{.data.k}").as_str() {
-        "one" => "left",
-        _ => "changed",
+    let expected = if fleet.field(&settings, "{.data.k}") == former {
+        "left"
+    } else {
+        "changed"
     };
     let id = format!("ConfigMap/{environment}/settings");
-    assert_eq!(said_of(stopped, &id), expected, "{report:#}");
+    assert_eq!(said_of(stopped, &id), expected, "{version}: {report:#}");
 
     fleet.applied();
-    assert_eq!(different(&fleet), BTreeSet::new());
-    assert_eq!(app(&fleet), ("app:two".to_owned(), true));
-    assert_eq!(journal(&fleet), None);
+    assert_eq!(different(fleet), BTreeSet::new());
+    let (image, mark) = app(fleet);
+    assert_eq!(image, images[1]);
+    assert!(mark.is_string() && mark != before, "{version}: {mark}");
+    assert_eq!(journal(fleet), None);
     fleet.writes_nothing(Fleet::applied);
 }
 
