@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::fleet::Fleet;
 use crate::samples::BUNDLE;
 use crate::stages::nodes;
@@ -99,15 +97,8 @@ impl Others<'_> {
 
     fn inspect(&self) {
         let namespace = self.fleet.environment;
-        let list = |what: &[&str]| -> Vec<Value> {
-            let found = self.fleet.get(&[what, &["-n", namespace]].concat());
-            let items = found.map(|found| found["items"].clone());
-            items
-                .and_then(|items| items.as_array().cloned())
-                .unwrap_or_default()
-        };
-        let pods = list(&["pods", "-l", "app=app"]);
-        for claim in list(&["pvc"]) {
+        let pods = self.fleet.list("pod", "app=app");
+        for claim in self.fleet.list("pvc", "") {
             let asked = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
             if asked.is_string() && claim["status"]["phase"] == "Pending" {
                 self.make(&format!(
@@ -115,29 +106,29 @@ impl Others<'_> {
                 ));
             }
         }
-        let is_wanted = !pods.is_empty() && !list(&["tokens.circles.example.org"]).is_empty();
-        if !is_wanted {
+        let token = ["tokens.circles.example.org", "token", "-n", namespace];
+        let Some(live) = self.fleet.get(&token).filter(|_| !pods.is_empty()) else {
             return;
+        };
+        if !self.fleet.exists(&["secret", "token", "-n", namespace]) {
+            self.make(&format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: token, namespace: {namespace}}}\n"
+            ));
         }
-        self.make(&format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: token, namespace: {namespace}}}\n"
-        ));
-        let ready =
-            "--patch={\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}";
-        let token = [
-            "patch",
-            "-n",
-            namespace,
-            "tokens.circles.example.org",
-            "token",
-        ];
-        self.fleet
-            .kubectl(&[&token[..], &["--type=merge", ready]].concat());
-        let scheduled = pods
-            .iter()
-            .filter(|pod| pod["spec"]["nodeName"].is_string());
+        if live["status"].is_null() {
+            let ready =
+                "--patch={\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}";
+            let merge = ["--type=merge", ready];
+            self.fleet
+                .kubectl(&[&["patch"], &token[..], &merge].concat());
+        }
+        let mark = "testkit.pleach.dev/crash";
+        let scheduled = pods.iter().filter(|pod| {
+            let is_started = pod["metadata"]["annotations"][mark] == "false";
+            pod["spec"]["nodeName"].is_string() && !is_started
+        });
         for name in scheduled.filter_map(|pod| pod["metadata"]["name"].as_str()) {
-            let start = "testkit.pleach.dev/crash=false";
+            let start = format!("{mark}=false");
             let annotate = [
                 "annotate",
                 "--overwrite",
@@ -145,7 +136,7 @@ impl Others<'_> {
                 name,
                 "-n",
                 namespace,
-                start,
+                &start,
             ];
             // Ignore a deleted pod.
             drop(self.fleet.try_kubectl(&annotate));

@@ -14,7 +14,7 @@ use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
 use crate::shared;
 
-/// Rules tested by [`every_refusal_exits_7_and_nothing_is_written`].
+/// Rules tested by [`is_refused`].
 const TRIED: [&str; 21] = [
     "denied",
     "wrong-cluster",
@@ -161,19 +161,14 @@ fn denied(environment: &'static str) -> Fleet {
     fleet
 }
 
-fn wrong_cluster(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn wrong_cluster(fleet: &Fleet) {
     let wrong = "00000000-0000-0000-0000-000000000000";
     fleet.edit_environment(&fleet.cluster_id(), wrong);
-    fleet.commit();
-    fleet
 }
 
-fn other_repository(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
-    fleet.edit("pleach.yaml", &format!("id: {environment}"), "id: stranger");
-    fleet.commit();
-    fleet
+fn other_repository(fleet: &Fleet) {
+    let id = format!("id: {}", fleet.environment);
+    fleet.edit("pleach.yaml", &id, "id: stranger");
 }
 
 fn other_tooling(environment: &'static str) -> Fleet {
@@ -184,15 +179,13 @@ fn other_tooling(environment: &'static str) -> Fleet {
     fleet
 }
 
-fn version_path(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn version_path(fleet: &Fleet) {
     says(
-        &fleet,
+        fleet,
         "v1.1.0/version.yaml",
         "BundleVersion",
         "upgradesFrom: '>=1.0.5'",
     );
-    fleet
 }
 
 fn older_version(environment: &'static str) -> Fleet {
@@ -203,25 +196,20 @@ fn older_version(environment: &'static str) -> Fleet {
     fleet
 }
 
-fn direction_unknown(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn direction_unknown(fleet: &Fleet) {
     let web = config_map("settings", "c");
     fleet.write("manifests/web/spring/web.yaml", &web);
-    says(&fleet, "spring/version.yaml", "BundleVersion", "");
+    says(fleet, "spring/version.yaml", "BundleVersion", "");
     fleet.edit_environment("version: v1.1.0", "version: spring");
-    fleet.commit();
-    fleet
 }
 
-fn kubernetes_version(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn kubernetes_version(fleet: &Fleet) {
     says(
-        &fleet,
+        fleet,
         "v1.1.0/version.yaml",
         "BundleVersion",
         "kubernetes: '>=9.0'",
     );
-    fleet
 }
 
 fn version_stored(environment: &'static str) -> Fleet {
@@ -277,14 +265,11 @@ fn objects_unread(environment: &'static str) -> Fleet {
     fleet
 }
 
-fn namespace_missing(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn namespace_missing(fleet: &Fleet) {
     fleet.edit_environment(
-        &format!("namespace: {environment}"),
+        &format!("namespace: {}", fleet.environment),
         "namespace: nowhere-at-all, createNamespace: false",
     );
-    fleet.commit();
-    fleet
 }
 
 fn unrecorded_move(environment: &'static str) -> Fleet {
@@ -298,13 +283,12 @@ fn unrecorded_move(environment: &'static str) -> Fleet {
     fleet
 }
 
-fn check_failed(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+fn check_failed(fleet: &Fleet) {
     let check = format!(
-        "checks: [{{name: quiet, forEach: {{kind: ConfigMap, namespace: {environment}}}, require: \"item.metadata.name == 'nothing'\", message: there is something}}]"
+        "checks: [{{name: quiet, forEach: {{kind: ConfigMap, namespace: {}}}, require: \"item.metadata.name == 'nothing'\", message: there is something}}]",
+        fleet.environment
     );
-    says(&fleet, "v1.1.0/version.yaml", "BundleVersion", &check);
-    fleet
+    says(fleet, "v1.1.0/version.yaml", "BundleVersion", &check);
 }
 
 fn prune_cap(environment: &'static str) -> Fleet {
@@ -314,11 +298,11 @@ fn prune_cap(environment: &'static str) -> Fleet {
     upgrading(environment, &all.join("---\n"), &all[0])
 }
 
-/// Returns a fleet in which another client already has an object of the same name.
-fn taken(environment: &'static str, metadata: &str) -> Fleet {
-    let fleet = settings(environment);
+/// Adds an object to git that another client already has.
+fn taken(fleet: &Fleet, metadata: &str) {
     let theirs = format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: theirs, namespace: {environment}{metadata}}}\ndata: {{k: theirs}}\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: theirs, namespace: {}{metadata}}}\ndata: {{k: theirs}}\n",
+        fleet.environment
     );
     let file = fleet.file("theirs.yaml", &theirs);
     fleet.kubectl(&["create", "-f", &file]);
@@ -327,18 +311,18 @@ fn taken(environment: &'static str, metadata: &str) -> Fleet {
         &config_map("theirs", "ours"),
     );
     fleet.commit();
-    fleet
 }
 
-fn not_adopted(environment: &'static str) -> Fleet {
-    taken(environment, "")
+fn not_adopted(fleet: &Fleet) {
+    taken(fleet, "");
 }
 
 #[test]
 fn an_object_of_another_set_is_a_conflict() {
     let environment = "other-set";
     let label = "applyset.kubernetes.io/part-of: applyset-of-others-v1";
-    let fleet = taken(environment, &format!(", labels: {{{label}}}"));
+    let fleet = settings(environment);
+    taken(&fleet, &format!(", labels: {{{label}}}"));
     // `adopt` does not apply to objects of another set.
     fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
     fleet.commit();
@@ -349,13 +333,13 @@ fn an_object_of_another_set_is_a_conflict() {
     assert_eq!(theirs.unwrap()["data"]["k"], "theirs");
 }
 
-/// Returns a bundle that contains the record of another environment's release.
-fn state_object(environment: &'static str) -> Fleet {
-    let fleet = settings(environment);
+/// Adds the record of another environment's release to the bundle.
+fn state_object(fleet: &Fleet) {
     let file = fleet.file(
         "record.yaml",
         &format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: other.web, namespace: {environment}, labels: {{pleach.dev/release: x}}}}\ndata: {{k: theirs}}\n"
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: other.web, namespace: {}, labels: {{pleach.dev/release: x}}}}\ndata: {{k: theirs}}\n",
+            fleet.environment
         ),
     );
     fleet.kubectl(&["create", "-f", &file]);
@@ -364,8 +348,6 @@ fn state_object(environment: &'static str) -> Fleet {
         &config_map("other.web", "ours"),
     );
     fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
-    fleet.commit();
-    fleet
 }
 
 #[test]
@@ -447,29 +429,68 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     fleet
 }
 
+/// Refusals of a commit to one release, and the hint of each.
+const OF_GIT: [(&str, fn(&Fleet), &str); 9] = [
+    (
+        "wrong-cluster",
+        wrong_cluster,
+        "correct cluster.id in the environment file",
+    ),
+    (
+        "other-repository",
+        other_repository,
+        "or the repository that owns it",
+    ),
+    (
+        "version-path",
+        version_path,
+        "there is no upgrade path from v1.0.0",
+    ),
+    (
+        "direction-unknown",
+        direction_unknown,
+        "set `direction: forward` or `direction: reverse`",
+    ),
+    (
+        "kubernetes-version",
+        kubernetes_version,
+        "pin a version that supports it",
+    ),
+    (
+        "namespace-missing",
+        namespace_missing,
+        "create it, or set createNamespace: true",
+    ),
+    (
+        "check-failed",
+        check_failed,
+        "{action: override, check: quiet, release: web, from: v1.0.0, to: v1.1.0, reason: …}",
+    ),
+    ("not-adopted", not_adopted, "add `adopt: ["),
+    // State of another release is not adopted.
+    ("state-object", state_object, "give the object another name"),
+];
+
+#[test]
+fn every_refusal_of_a_commit_exits_7_and_nothing_is_written() {
+    let fleet = settings("no-commit");
+    let good = fleet.commit();
+    for (rule, change, way_out) in OF_GIT {
+        change(&fleet);
+        fleet.commit();
+        is_refused(&fleet, rule, way_out);
+        let reset = ["reset", "--quiet", "--hard", &good];
+        fleet.repo.git(&reset).unwrap();
+    }
+    fleet.applied();
+}
+
 #[rstest]
-#[case(
-    "wrong-cluster",
-    wrong_cluster,
-    "correct cluster.id in the environment file"
-)]
-#[case("other-repository", other_repository, "or the repository that owns it")]
 #[case("other-tooling", other_tooling, "kubectl annotate --overwrite")]
-#[case("version-path", version_path, "there is no upgrade path from v1.0.0")]
 #[case(
     "older-version",
     older_version,
     "`rollback: {from: v1.1.0, to: v1.0.0}`"
-)]
-#[case(
-    "direction-unknown",
-    direction_unknown,
-    "set `direction: forward` or `direction: reverse`"
-)]
-#[case(
-    "kubernetes-version",
-    kubernetes_version,
-    "pin a version that supports it"
 )]
 #[case("version-stored", version_stored, "from: v1beta1, to: v1}]`")]
 #[case("version-recorded", version_recorded, "from: v1beta1, to: v1}]`")]
@@ -485,19 +506,9 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     "make sure that its objects can be listed"
 )]
 #[case(
-    "namespace-missing",
-    namespace_missing,
-    "create it, or set createNamespace: true"
-)]
-#[case(
     "unrecorded-move",
     unrecorded_move,
     "adopt the installed version first"
-)]
-#[case(
-    "check-failed",
-    check_failed,
-    "{action: override, check: quiet, release: web, from: v1.0.0, to: v1.1.0, reason: …}"
 )]
 #[case(
     "prune-cap",
@@ -505,12 +516,6 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     "{action: prune, release: web, from: v1.0.0, to: v1.1.0, count: 6}"
 )]
 #[case("denied", denied, "ask the owner of the check to allow it")]
-#[case("not-adopted", not_adopted, "add `adopt: [")]
-#[case::state_of_another_release_is_not_adopted(
-    "state-object",
-    state_object,
-    "give the object another name"
-)]
 #[case(
     "immutable-field",
     immutable_field,
@@ -526,9 +531,14 @@ fn every_refusal_exits_7_and_nothing_is_written(
     #[case] scene: fn(&'static str) -> Fleet,
     #[case] way_out: &str,
 ) {
-    assert!(TRIED.contains(&rule));
     let environment: &'static str = format!("no-{rule}").leak();
-    let fleet = scene(environment);
+    is_refused(&scene(environment), rule, way_out);
+}
+
+/// Verifies that an apply and a diff are refused by this rule only.
+#[track_caller]
+fn is_refused(fleet: &Fleet, rule: &str, way_out: &str) {
+    assert!(TRIED.contains(&rule));
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
     run.says(way_out).says("nothing was written");
     // Programs find the rule by its code.
@@ -538,7 +548,7 @@ fn every_refusal_exits_7_and_nothing_is_written(
         .iter()
         .filter(|finding| finding["severity"] == "error")
         .collect();
-    assert!(!errors.is_empty(), "{plan:#}");
+    assert!(!errors.is_empty(), "{rule}: {plan:#}");
     for error in &errors {
         assert_eq!(error["code"], rule, "{plan:#}");
         assert!(error["hint"].is_string(), "{plan:#}");

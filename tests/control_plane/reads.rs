@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 /// Names of a kind, its API path, and whether it is namespaced.
-const KINDS: [(&[&str], &str, bool); 18] = [
+const KINDS: [(&[&str], &str, bool); 19] = [
     (&["cm", "configmap"], "/api/v1 configmaps", true),
+    (&["pod"], "/api/v1 pods", true),
     (&["secret"], "/api/v1 secrets", true),
     (&["service"], "/api/v1 services", true),
     (&["sa", "serviceaccount"], "/api/v1 serviceaccounts", true),

@@ -76,54 +76,63 @@ fn lose_both(fleet: &Fleet) {
     lose_release(fleet);
 }
 
-fn lose_nothing(_: &Fleet) {}
-
-#[rstest]
-#[case::the_release("lost-release", lose_release, "the record and its inventory")]
-#[case::a_shard(
-    "lost-shard",
-    lose_shard,
-    "ConfigMap pleach-system/lost-shard.shop.inventory."
-)]
-#[case::a_shard_that_was_changed(
-    "tampered",
-    tamper,
-    "ConfigMap pleach-system/tampered.shop.inventory."
-)]
-#[case::both("lost-both", lose_both, "the record and its inventory")]
-#[case::nothing("lost-nothing", lose_nothing, "")]
-fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
-    #[case] environment: &'static str,
-    #[case] lose: fn(&Fleet),
-    #[case] what: &str,
-) {
+#[test]
+fn a_lost_record_is_rebuilt_and_nothing_is_deleted() {
+    let environment = "lost";
     let fleet = fleet(environment);
     fleet.applied();
-    let group = format!("{environment}.example.org");
-    // One client copied the label, another removed it.
     let set = fleet.field(
-        &["release", &format!("{environment}.shop")],
+        &["release", "lost.shop"],
         r"{.metadata.labels.applyset\.kubernetes\.io/id}",
     );
     let label = format!("applyset.kubernetes.io/part-of={set}");
     kubectl::admin(&["-n", environment, "create", "cm", "copied"]);
     kubectl::admin(&["-n", environment, "label", "cm/copied", &label]);
-    kubectl::admin(&[
-        "-n",
-        environment,
-        "label",
-        "cm/unlabelled",
-        "applyset.kubernetes.io/part-of-",
-    ]);
-    lose(&fleet);
-    let (run, events) =
-        fleet.watched(|fleet| fleet.run(&["recover", environment, "--yes"]).ended_with(0));
-    assert_eq!(object_writes(&events), [""; 0]);
-    if what.is_empty() {
-        run.says("nothing is lost");
-        assert_eq!(events.writes().to_string(), "");
-        return;
+    unlabel(&fleet);
+    let recover = ["recover", environment, "--yes"];
+    let (run, events) = fleet.watched(|fleet| fleet.run(&recover).ended_with(0));
+    run.says("nothing is lost");
+    assert_eq!(events.writes().to_string(), "");
+
+    let shard = "ConfigMap pleach-system/lost.shop.inventory.";
+    let both = "the record and its inventory";
+    let losses: [(fn(&Fleet), &str); 4] = [
+        (lose_release, both),
+        (lose_shard, shard),
+        (tamper, shard),
+        (lose_both, both),
+    ];
+    for (lose, what) in losses {
+        unlabel(&fleet);
+        lose(&fleet);
+        is_rebuilt(&fleet, what);
     }
+    // The recovered object is a member again and is pruned when git drops it.
+    fleet.edit(
+        "manifests/shop/all.yaml",
+        &samples::config_map("settings", "v"),
+        &samples::config_map("other", "v"),
+    );
+    fleet.commit();
+    fleet.applied().says("1 created, 1 deleted");
+    assert!(!fleet.exists(&["-n", environment, "cm/settings"]));
+    assert!(fleet.exists(&["-n", environment, "cm/copied"]));
+}
+
+/// Removes the label of an object, as another client.
+fn unlabel(fleet: &Fleet) {
+    let label = ["label", "cm/unlabelled", "applyset.kubernetes.io/part-of-"];
+    kubectl::admin(&[&["-n", fleet.environment], &label[..]].concat());
+}
+
+/// Recovers the release, and applies it. One client copied the label, another removed it.
+#[track_caller]
+fn is_rebuilt(fleet: &Fleet, what: &str) {
+    let environment = fleet.environment;
+    let group = format!("{environment}.example.org");
+    let recover = ["recover", environment, "--yes"];
+    let (run, events) = fleet.watched(|fleet| fleet.run(&recover).ended_with(0));
+    assert_eq!(object_writes(&events), [""; 0]);
     run.says(&format!("lost: {what}"))
         .says(&format!("found: ConfigMap/{environment}/settings"))
         .says(&format!("found: Gear.{group}/{environment}/first"))
@@ -136,21 +145,10 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
         fleet.field(&["release", &release], ready),
         "False Recovered"
     );
-
     // The next apply works, and a further one has nothing to do.
     fleet.applied().says("deployed");
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
-    // The recovered object is a member again and is pruned when git drops it.
-    fleet.edit(
-        "manifests/shop/all.yaml",
-        &samples::config_map("settings", "v"),
-        &samples::config_map("other", "v"),
-    );
-    fleet.commit();
-    fleet.applied().says("1 created, 1 deleted");
-    assert!(!fleet.exists(&["-n", environment, "cm/settings"]));
-    assert!(fleet.exists(&["-n", environment, "cm/copied"]));
 }
 
 /// Another client creates an object between plan and apply, which then fails. The object still

@@ -317,10 +317,8 @@ fn a_repository_uninstalls_only_what_is_its_own() {
 #[test]
 fn parts_that_were_deleted_by_hand_are_no_obstacle() {
     for (index, by_hand) in [
-        &[][..],
-        &["crd/gears.NAME.example.org"],
-        &["deployment/shop", "service/shop", "cm/settings"],
-        &["sa/shop"],
+        &["crd/gears.NAME.example.org"][..],
+        &["deployment/shop", "service/shop", "cm/settings", "sa/shop"],
         &["crd/gears.NAME.example.org", "sa/shop", "service/shop"],
         &["namespace/NAME"],
         &[
