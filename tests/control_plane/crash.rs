@@ -109,9 +109,9 @@ fn only_runs(fleet: &Fleet) -> Value {
 
 /// Returns the number of inventory shards, including unreferenced ones.
 fn shards(fleet: &Fleet) -> usize {
-    let all = fleet.kubectl(&["get", "configmaps", "-n", "pleach-system", "-o", "name"]);
-    let start = format!("/{}.web.inventory.", fleet.environment);
-    all.lines().filter(|line| line.contains(&start)).count()
+    let all = fleet.state_maps("");
+    let start = format!("{}.web.inventory.", fleet.environment);
+    all.iter().filter(|name| name.starts_with(&start)).count()
 }
 
 /// Applies and kills the program at the nth write. Returns whether it was killed.

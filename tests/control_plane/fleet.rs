@@ -443,6 +443,15 @@ impl Fleet {
         reads::list(self.plane.kubeconfig(), kind, self.environment, selector)
     }
 
+    /// Returns the names of the `ConfigMap`s of pleach with a label.
+    #[track_caller]
+    pub(crate) fn state_maps(&self, selector: &str) -> Vec<String> {
+        let maps = reads::list(self.plane.kubeconfig(), "cm", "pleach-system", selector);
+        maps.iter()
+            .map(|map| map["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
     /// Changes a `ConfigMap` in the namespace of the environment as a field manager.
     #[track_caller]
     pub(crate) fn patch_config_map(&self, name: &str, manager: &str, patch: &Value) {

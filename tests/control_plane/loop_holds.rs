@@ -444,18 +444,8 @@ fn what_is_done_is_done_as_the_service_account_that_is_named() {
 /// Deletes the inventory shards of release web.
 fn lose_inventory(fleet: &Fleet) {
     let label = format!("pleach.dev/release={}.web", fleet.environment);
-    let shards = [
-        "-n",
-        "pleach-system",
-        "get",
-        "cm",
-        "-l",
-        &label,
-        "-o",
-        "name",
-    ];
-    for shard in fleet.kubectl(&shards).lines() {
-        fleet.kubectl(&["-n", "pleach-system", "delete", shard]);
+    for shard in fleet.state_maps(&label) {
+        fleet.kubectl(&["-n", "pleach-system", "delete", "configmap", &shard]);
     }
 }
 

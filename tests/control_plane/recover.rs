@@ -34,17 +34,8 @@ fn fleet(environment: &'static str) -> Fleet {
 /// Returns the names of the release's inventory shards.
 fn shards(fleet: &Fleet) -> Vec<String> {
     let label = format!("pleach.dev/release={}.shop", fleet.environment);
-    let names = fleet.kubectl(&[
-        "-n",
-        "pleach-system",
-        "get",
-        "cm",
-        "-l",
-        &label,
-        "-o",
-        "name",
-    ]);
-    names.lines().map(str::to_owned).collect()
+    let names = fleet.state_maps(&label).into_iter();
+    names.map(|name| format!("configmap/{name}")).collect()
 }
 
 fn lose_release(fleet: &Fleet) {

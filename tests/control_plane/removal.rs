@@ -82,17 +82,7 @@ fn take_out(fleet: &Fleet) {
 /// Returns whether any state of the release remains.
 fn has_state(fleet: &Fleet) -> bool {
     let release = format!("{}.shop", fleet.environment);
-    let label = format!("pleach.dev/release={release}");
-    let shards = fleet.kubectl(&[
-        "-n",
-        "pleach-system",
-        "get",
-        "cm",
-        "-l",
-        &label,
-        "-o",
-        "name",
-    ]);
+    let shards = fleet.state_maps(&format!("pleach.dev/release={release}"));
     fleet.exists(&["release", &release]) || !shards.is_empty()
 }
 
