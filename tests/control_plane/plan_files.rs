@@ -54,17 +54,20 @@ fn execute(fleet: &Fleet) -> crate::fleet::Run {
 }
 
 #[test]
-fn what_was_reviewed_is_carried_out_without_a_question() {
+fn what_was_reviewed_is_carried_out_without_a_question_and_nothing_else() {
     let fleet = reviewed("planned");
     let text = fleet.read(FILE);
     assert_eq!(crate::fleet::leaks(&text), None, "{text}");
     assert!(!text.contains("green"), "a body is in the file: {text}");
-    // Fields of other managers and commits of other files change nothing of the plan.
+    is_refused_elsewhere(&fleet, &text);
+
+    // Fields of other managers and commits of other files change nothing of the plan. The file says
+    // which environment it is for.
     let annotate = ["annotate", "configmap", "changing", "theirs=theirs"];
     fleet.kubectl(&[&annotate[..], &["-n", fleet.environment]].concat());
     fleet.write("README.md", "Read me.\n");
     fleet.commit();
-    let (_, events) = fleet.watched(|fleet| execute(fleet).ended_with(0));
+    let (_, events) = fleet.watched(|fleet| fleet.run(&["apply", "--plan", FILE]).ended_with(0));
     assert_eq!(object_writes(&events).len(), 4, "{events}");
     // The file is used up, because its changes have been made.
     fleet.writes_nothing(|fleet| {
@@ -73,18 +76,45 @@ fn what_was_reviewed_is_carried_out_without_a_question() {
             .says("ConfigMap/planned/changing")
             .says("the plan was to update it, but the new plan is to leave it as it is")
     });
+
+    // The environment can be named too.
+    fleet.edit("manifests/web/changing.yaml", "green", "blue");
+    fleet.commit();
+    fleet.run(&["plan", "planned", "--out", FILE]).ended_with(0);
+    let (_, events) = fleet.watched(|fleet| execute(fleet).ended_with(0));
+    assert_eq!(object_writes(&events).len(), 1, "{events}");
 }
 
-#[test]
-fn the_file_says_which_environment() {
-    let fleet = reviewed("plan-names");
-    for target in ["plan-other", "plan-names/other"] {
+/// Verifies that the plan file is refused for another environment, release, repository and cluster,
+/// and that other files are refused.
+fn is_refused_elsewhere(fleet: &Fleet, written: &str) {
+    for target in ["plan-other", "planned/other"] {
         fleet
             .writes_nothing(|fleet| fleet.run(&["apply", target, "--plan", FILE]).ended_with(2))
-            .says("is for plan-names.web, not for");
+            .says("is for planned.web, not for");
     }
-    let (_, events) = fleet.watched(|fleet| fleet.run(&["apply", "--plan", FILE]).ended_with(0));
-    assert_eq!(object_writes(&events).len(), 4, "{events}");
+    let refused = |text: &str, code: i32, says: &str| {
+        fleet.write(FILE, text);
+        fleet
+            .writes_nothing(|fleet| execute(fleet).ended_with(code))
+            .says(says)
+    };
+    refused("no", 2, "the file is not a plan that pleach wrote");
+    refused(r#"{"format": 99}"#, 7, "the file has format 99");
+
+    fleet.edit("pleach.yaml", "id: planned", "id: other");
+    let says = "the plan is for repository planned, but this repository is other";
+    refused(written, 7, says).says("nothing was written");
+    fleet.edit("pleach.yaml", "id: other", "id: planned");
+
+    let file = fleet.environment_file();
+    let environment = fleet.read(&file);
+    let id = fleet.cluster_id();
+    fleet.edit_environment(&format!("{{id: {id}}}"), "{}");
+    let says = "the plan is for cluster another";
+    refused(&written.replace(&id, "another"), 7, says).says("nothing was written");
+    fleet.write(&file, &environment);
+    fleet.write(FILE, written);
 }
 
 #[test]
@@ -115,29 +145,4 @@ fn objects_that_moved_are_all_named_and_nothing_is_written() {
     .into_iter()
     .fold(run, |run, text| run.says(text))
     .says("nothing was written");
-}
-
-#[test]
-fn a_file_of_something_else_is_refused() {
-    let fleet = reviewed("plan-foreign");
-    let written = fleet.read(FILE);
-    let refused = |text: &str, code: i32, says: &str| {
-        fleet.write(FILE, text);
-        fleet
-            .writes_nothing(|fleet| execute(fleet).ended_with(code))
-            .says(says)
-    };
-    refused("no", 2, "the file is not a plan that pleach wrote");
-    refused(r#"{"format": 99}"#, 7, "the file has format 99");
-
-    fleet.edit("pleach.yaml", "id: plan-foreign", "id: other");
-    let says = "the plan is for repository plan-foreign, but this repository is other";
-    refused(&written, 7, says).says("nothing was written");
-    fleet.edit("pleach.yaml", "id: other", "id: plan-foreign");
-
-    let id = fleet.cluster_id();
-    fleet.edit_environment(&format!("{{id: {id}}}"), "{}");
-    let text = written.replace(&id, "another");
-    let says = "the plan is for cluster another";
-    refused(&text, 7, says).says("nothing was written");
 }

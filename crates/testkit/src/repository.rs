@@ -36,7 +36,8 @@ impl TestRepo {
     ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("pleach-repo-").tempdir()?;
         let repo = Self { folder };
-        repo.git(&["init", "--quiet", "--initial-branch=main"])?;
+        // Without a template, because nothing needs its many files.
+        repo.git(&["init", "--quiet", "--template=", "--initial-branch=main"])?;
         for (path, text) in files {
             repo.write(path, text)?;
         }
