@@ -171,7 +171,7 @@ fn members_of_an_api_that_died_are_not_taken_for_gone() {
 
 #[test]
 fn the_same_state_gives_the_same_bytes_a_hundred_times() {
-    let many: Vec<String> = (0..20)
+    let many: Vec<String> = (0..8)
         .map(|n| config_map(&format!("many-{n}"), "v"))
         .collect();
     let old = [
@@ -184,7 +184,7 @@ fn the_same_state_gives_the_same_bytes_a_hundred_times() {
         ),
     ];
     let new = [
-        ("many", many[..15].join("---\n").replace("k: v", "k: w")),
+        ("many", many[..5].join("---\n").replace("k: v", "k: w")),
         ("web", deployment("web").replace("web:1", "web:2")),
         ("more", config_map("more", "v")),
     ];
@@ -200,7 +200,7 @@ fn the_same_state_gives_the_same_bytes_a_hundred_times() {
             .stdout
     };
     let first = plan();
-    assert!(first.contains("many-19"), "{first}");
+    assert!(first.contains("many-7"), "{first}");
     let same = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| (0..25).all(|_| plan() == first)))

@@ -402,6 +402,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a folder of the test's own")]
     fn a_reader_starts_at_the_line_that_is_being_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
