@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 /// Names of a kind, its API path, and whether it is namespaced.
-const KINDS: [(&[&str], &str, bool); 19] = [
+const KINDS: [(&[&str], &str, bool); 21] = [
     (&["cm", "configmap"], "/api/v1 configmaps", true),
     (&["pod"], "/api/v1 pods", true),
     (&["secret"], "/api/v1 secrets", true),
@@ -28,6 +28,16 @@ const KINDS: [(&[&str], &str, bool); 19] = [
     (&["daemonset"], "/apis/apps/v1 daemonsets", true),
     (&["statefulset"], "/apis/apps/v1 statefulsets", true),
     (&["job"], "/apis/batch/v1 jobs", true),
+    (
+        &["networkpolicy"],
+        "/apis/networking.k8s.io/v1 networkpolicies",
+        true,
+    ),
+    (
+        &["rolebinding"],
+        "/apis/rbac.authorization.k8s.io/v1 rolebindings",
+        true,
+    ),
     (&["lease"], "/apis/coordination.k8s.io/v1 leases", true),
     (
         &["clusterrole"],
