@@ -1,5 +1,6 @@
 //! Crashes of the API server while the controller runs.
 
+use pleach_testkit::isolated;
 use pleach_testkit::throwaway::{Component, ControlPlane};
 
 use crate::loop_run::fleet_on;
@@ -9,6 +10,11 @@ use crate::samples::{gear, gears};
 /// deleted.
 #[test]
 fn a_server_that_starts_again_is_not_taken_for_one_that_lost_everything() {
+    // The control plane ends with the process of the test.
+    let name = "loop_crashes::a_server_that_starts_again_is_not_taken_for_one_that_lost_everything";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
     let plane: &'static ControlPlane = Box::leak(Box::new(crate::control_plane()));
     let fleet = fleet_on(plane, "loop-crashes", "{interval: 1s}");
     let group = "crashes.example.org";
