@@ -8,7 +8,7 @@ use pleach_report::doctor::{Code, Diagnosis, Refusal, diagnose};
 use super::error::{CliError, Kind};
 use super::session::connect;
 use super::status::StateStore;
-use super::{Context, Exit, Ui, format};
+use super::{Context, Exit, Ui, explain, format};
 use pleach_cluster::{Cluster, Deleted};
 use pleach_engine::doctor;
 
@@ -34,7 +34,7 @@ Examples:
                                     with access to that namespace only
   pleach doctor --fix APIService.apiregistration.k8s.io/v1beta1.metrics.example.org")]
 pub(crate) struct DoctorArgs {
-    /// Remove this dead registration or gate: Kind.group/name
+    /// Remove this dead registration or gate: Kind.group/name, or as for kubectl
     #[arg(long, value_name = "ID")]
     fix: Option<ObjectId>,
 
@@ -59,14 +59,20 @@ pub(crate) enum DoctorOutput {
     Json,
 }
 
-pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DoctorArgs) -> Result<Exit, CliError> {
+pub(crate) async fn run(
+    ui: &mut Ui,
+    ctx: &Context,
+    mut args: DoctorArgs,
+) -> Result<Exit, CliError> {
+    let kinds = doctor::fixable_kinds;
+    args.fix = args.fix.map(|id| explain::with_kind(id, kinds()));
     if let Some(id) = &args.fix
         && !doctor::is_fixable_kind(id)
     {
         return Err(CliError::usage(format!(
             "--fix removes APIServices, webhook configurations and gates only, not {id}"
         ))
-        .hint("write Kind.group/name, as `pleach doctor` shows it"));
+        .hint("write Kind.group/name, as `pleach doctor` shows it, or as for kubectl"));
     }
     let cluster = connect(
         ctx.settings.kubeconfig.clone(),

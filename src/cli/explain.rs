@@ -1,22 +1,32 @@
-//! Object lookup for `--explain`.
+//! Names of objects as for kubectl.
 
-use pleach_model::object::ObjectId;
+use pleach_model::object::{GroupKind, ObjectId};
 
 /// kubectl's short names of built-in kinds.
 const SHORT_NAMES: &[(&str, &str)] = &[
+    ("cj", "CronJob"),
     ("cm", "ConfigMap"),
     ("crd", "CustomResourceDefinition"),
+    ("csr", "CertificateSigningRequest"),
     ("deploy", "Deployment"),
     ("ds", "DaemonSet"),
+    ("ep", "Endpoints"),
     ("hpa", "HorizontalPodAutoscaler"),
     ("ing", "Ingress"),
+    ("limits", "LimitRange"),
     ("netpol", "NetworkPolicy"),
+    ("no", "Node"),
     ("ns", "Namespace"),
+    ("pc", "PriorityClass"),
     ("pdb", "PodDisruptionBudget"),
+    ("po", "Pod"),
     ("pv", "PersistentVolume"),
     ("pvc", "PersistentVolumeClaim"),
+    ("quota", "ResourceQuota"),
+    ("rc", "ReplicationController"),
     ("rs", "ReplicaSet"),
     ("sa", "ServiceAccount"),
+    ("sc", "StorageClass"),
     ("sts", "StatefulSet"),
     ("svc", "Service"),
 ];
@@ -61,11 +71,44 @@ pub(super) fn near<'a>(
         .collect()
 }
 
+/// Returns the id with the only one of `kinds` that it matches like kubectl. Without such a kind, it
+/// is returned unchanged.
+pub(super) fn with_kind(
+    requested: ObjectId,
+    kinds: impl IntoIterator<Item = GroupKind>,
+) -> ObjectId {
+    let matching = kinds
+        .into_iter()
+        .filter(|kind| is_of_kind(&requested, kind));
+    let matching: Vec<GroupKind> = matching.collect();
+    let [kind] = matching.as_slice() else {
+        return requested;
+    };
+    let namespace = requested.namespace.as_deref();
+    ObjectId::new(&kind.group, &kind.kind, namespace, &requested.name)
+}
+
 fn is_named(requested: &ObjectId, object: &ObjectId) -> bool {
     requested.name == object.name
         && (requested.namespace.is_none() || requested.namespace == object.namespace)
-        && (requested.group.is_empty() || requested.group == object.group)
-        && is_kind(&requested.kind, &object.kind)
+        && is_of_kind(requested, &object.group_kind())
+}
+
+/// Returns whether the kind of an id matches like kubectl. The group is optional, and can have a
+/// version before it, as in `deployments.v1.apps`.
+fn is_of_kind(requested: &ObjectId, kind: &GroupKind) -> bool {
+    let group = requested.group.as_str();
+    let without_version = group.split_once('.').filter(|(start, _)| is_version(start));
+    let is_group = group.is_empty()
+        || group == kind.group
+        || without_version.is_some_and(|(_, group)| group == kind.group);
+    is_group && is_kind(&requested.kind, &kind.kind)
+}
+
+/// Returns whether a text is an API version, such as `v1` or `v1beta1`.
+fn is_version(text: &str) -> bool {
+    let mut rest = text.chars();
+    rest.next() == Some('v') && rest.next().is_some_and(|digit| digit.is_ascii_digit())
 }
 
 fn is_kind(requested: &str, kind: &str) -> bool {
@@ -108,6 +151,8 @@ mod tests {
             ("Deployment/web", &[0, 1]),
             ("deploy/blog/web", &[1]),
             ("deployments.apps/web", &[0, 1]),
+            ("deployments.v1.apps/web", &[0, 1]),
+            ("DEPLOYMENT.v1.other/web", &[]),
             ("svc/web", &[2]),
             ("ingresses/web", &[3]),
             ("networkpolicies/deny", &[4]),
@@ -118,6 +163,27 @@ mod tests {
             let found = named(&requested_id, &objects);
             let expected: Vec<&ObjectId> = expected.iter().map(|index| &objects[*index]).collect();
             assert_eq!(found, expected, "{requested}");
+        }
+    }
+
+    #[test]
+    fn the_kind_is_completed_if_it_is_clear() {
+        let kinds = || {
+            [
+                GroupKind::new("apps", "Deployment"),
+                GroupKind::new("a.example.org", "Widget"),
+                GroupKind::new("b.example.org", "Widget"),
+            ]
+        };
+        for (requested, expected) in [
+            ("deploy/web", "Deployment.apps/web"),
+            ("deployments.v1.apps/shop/web", "Deployment.apps/shop/web"),
+            ("widgets/a", "widgets/a"),
+            ("widgets.b.example.org/a", "Widget.b.example.org/a"),
+            ("svc/web", "svc/web"),
+        ] {
+            let id = with_kind(requested.parse().unwrap(), kinds());
+            assert_eq!(id.to_string(), expected, "{requested}");
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_model::object::{ObjectId, ServiceRef};
+use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
 use pleach_planner::observe::Backend;
 use pleach_planner::plan::Deletion;
 use pleach_report::doctor::{Crd, Gap, Gate, Leaving, Observations, Registered};
@@ -122,6 +122,13 @@ pub async fn examine_one(
 /// Returns whether `--fix` is ever allowed to delete objects of this kind.
 pub fn is_fixable_kind(id: &ObjectId) -> bool {
     fixable_path(id).is_some()
+}
+
+/// Returns the kinds of [`is_fixable_kind`].
+pub fn fixable_kinds() -> Vec<GroupKind> {
+    let paths = registration_kinds().map(|(path, _)| path);
+    let paths = paths.into_iter().chain([gates::policies()]);
+    paths.map(|path| path.group_kind()).collect()
 }
 
 /// Deletes an object if it is still the examined one.

@@ -296,6 +296,12 @@ impl KindTable {
         groups.flat_map(BTreeMap::keys).map(String::as_str)
     }
 
+    /// Returns all kinds, sorted by group and name.
+    pub fn group_kinds(&self) -> impl Iterator<Item = GroupKind> {
+        let groups = self.groups.iter();
+        groups.flat_map(|(group, kinds)| kinds.keys().map(move |kind| GroupKind::new(group, kind)))
+    }
+
     /// Returns each `group/version` that serves a kind of this name. Kinds can move between groups,
     /// but retain their names.
     pub fn api_versions(&self, kind: &str) -> Vec<String> {
