@@ -127,7 +127,7 @@ fn an_applied_release_is_shown_and_followed() {
         .collect();
     assert_eq!(rows.len(), 3, "{history}");
     assert_eq!(
-        rows[1][1..],
+        rows[1][1..4],
         ["v2.0.0", &second[..7], "deployed"],
         "{history}"
     );

@@ -269,7 +269,7 @@ async fn finish(
     };
     let was_ready = begun.was_ready;
     let outcome = record::RecordedOutcome::of(plan, &result, was_ready, recorded.as_ref().err())
-        .local(run.claim.local.as_ref());
+        .by(run.claim);
     let corrected = record::corrected(plan, &result);
     let finished = record::finish(
         state,

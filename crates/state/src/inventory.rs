@@ -27,7 +27,7 @@ pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome,
 pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
+    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError, RunFacts,
     RunOutcome, ShardRef, Source, config_map_data, is_commit, parent_object,
 };
 pub use seal::{Scope, Seal, SealError, StateKey};

@@ -153,7 +153,7 @@ fn versions(record: &Installed) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use pleach_model::object::Digest;
-    use pleach_state::inventory::{Attempt, AttemptResult};
+    use pleach_state::inventory::{Attempt, AttemptResult, RunFacts};
     use rstest::rstest;
 
     use super::*;
@@ -167,6 +167,7 @@ mod tests {
             message: String::new(),
             local: String::new(),
             overridden: Vec::new(),
+            run: RunFacts::default(),
         }
     }
 

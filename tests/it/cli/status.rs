@@ -66,7 +66,7 @@ fn script(seen: &Seen) -> Answer {
 }
 
 /// Runs the program with a scripted server.
-async fn run(
+pub(super) async fn run(
     files: &'static [(&'static str, &'static str)],
     script: fn(&Seen) -> Answer,
     arguments: &'static [&'static str],
@@ -203,8 +203,8 @@ async fn results_are_listed_the_newest_first() {
     insta::assert_snapshot!(text.shown(), @r"
     exit: 0
     --- stdout
-    AT                    VERSION  REVISION  RESULT    MESSAGE
-    2026-07-01T11:00:00Z  v1       none      failed    no
+    AT                    VERSION  REVISION  RESULT    BY  TOOK  CHANGES  MESSAGE
+    2026-07-01T11:00:00Z  v1       none      failed                       no
     2026-07-01T10:00:00Z  v1       none      deployed
     --- stderr
     ");

@@ -40,7 +40,7 @@ pub fn is_undisturbed(record: &Installed) -> bool {
 mod tests {
     use jiff::Timestamp;
     use pleach_model::object::Digest;
-    use pleach_state::inventory::Attempt;
+    use pleach_state::inventory::{Attempt, RunFacts};
     use rstest::rstest;
 
     use super::*;
@@ -73,6 +73,7 @@ mod tests {
                 message: String::new(),
                 local: String::new(),
                 overridden: Vec::new(),
+                run: RunFacts::default(),
             }
         });
         let record = Installed {

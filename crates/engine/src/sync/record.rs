@@ -23,7 +23,7 @@ use super::error::SyncError;
 use super::paths::Paths;
 use super::returned;
 pub(super) use outcome::{
-    RECONCILED, RecordedOutcome, bounded, corrected, finish, first_problem, how_far,
+    RECONCILED, RecordedOutcome, bounded, corrected, facts, finish, first_problem, how_far,
 };
 use pleach_cluster::{Cluster, ClusterError, ResourcePath, Selector};
 

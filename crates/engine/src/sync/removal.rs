@@ -6,7 +6,9 @@ use pleach_formats::check::{Check, CheckOutcome};
 use pleach_model::object::{ObjectId, Origin, Secrecy};
 use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Desired, Outgoing, Plan};
-use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory, RunOutcome};
+use pleach_state::inventory::{
+    AttemptResult, EntryState, Installed, Inventory, RunFacts, RunOutcome,
+};
 
 use super::answers::Source;
 use super::checks;
@@ -187,6 +189,10 @@ async fn finish(
                     message: message.clone(),
                     local: run.claim.local.clone().unwrap_or_default(),
                     overridden: Vec::new(),
+                    run: RunFacts {
+                        by: run.claim.who.clone(),
+                        ..record::facts(plan, &result)
+                    },
                 });
             }
         };

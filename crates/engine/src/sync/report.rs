@@ -31,6 +31,30 @@ pub enum FailureKind {
     Other,
 }
 
+impl FailureKind {
+    /// All categories.
+    pub const ALL: [Self; 6] = [
+        Self::Cluster,
+        Self::Conflict,
+        Self::Policy,
+        Self::NotReady,
+        Self::Refused,
+        Self::Other,
+    ];
+
+    /// Returns the word for the category in records and output.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Conflict => "conflict",
+            Self::Policy => "policy",
+            Self::NotReady => "notReady",
+            Self::Refused => "refused",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// Failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {

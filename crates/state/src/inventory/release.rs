@@ -201,6 +201,33 @@ pub struct AttemptResult {
     /// Failed checks that git overrides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overridden: Vec<Override>,
+    /// Facts of the run. Empty in records of older versions.
+    #[serde(default, skip_serializing_if = "RunFacts::is_empty")]
+    pub run: RunFacts,
+}
+
+/// Author, duration and extent of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunFacts {
+    /// User and process that executed it, as in its Lease.
+    pub by: String,
+    /// Duration in whole seconds. `None` if it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<i64>,
+    /// Number of changed objects per action, such as `1 created, 2 updated`. Empty without changes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub changes: String,
+    /// Categories of its failures, sorted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+impl RunFacts {
+    /// Returns whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A failed check that git overrides.
@@ -306,8 +333,12 @@ impl Installed {
     /// so that retries do not fill the history.
     pub fn push(&mut self, result: AttemptResult) {
         let is_repeated = self.history.first().is_some_and(|last| {
-            let at = result.at;
-            result.result == RunOutcome::Failed && AttemptResult { at, ..last.clone() } == result
+            let repeated = AttemptResult {
+                at: result.at,
+                run: result.run.clone(),
+                ..last.clone()
+            };
+            result.result == RunOutcome::Failed && repeated == result
         });
         if is_repeated {
             self.history.remove(0);

@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use pleach_model::object::ObjectId;
 use pleach_planner::plan::{Action, Desired, Op, Plan, Taken};
-use pleach_state::inventory::{Attempt, AttemptResult, Installed, Inventory, Override, RunOutcome};
+use pleach_planner::text_diff;
+use pleach_state::inventory::{
+    Attempt, AttemptResult, Installed, Inventory, Override, RunFacts, RunOutcome,
+};
 
 use super::{Under, memory};
+use crate::sync::Claim;
 use crate::sync::error::SyncError;
 use crate::sync::events::StepOutcome;
 use crate::sync::interrupted_summary::Remainder;
@@ -32,6 +36,8 @@ pub(in crate::sync) struct RecordedOutcome {
     local: String,
     /// Checks that failed and were overridden.
     overridden: Vec<Override>,
+    /// Facts of the run, without its duration.
+    facts: RunFacts,
 }
 
 impl RecordedOutcome {
@@ -85,13 +91,18 @@ impl RecordedOutcome {
             stage,
             local: String::new(),
             overridden: plan.overrides.clone(),
+            facts: facts(plan, result),
         }
     }
 
-    /// Adds the override of a local run, if any.
-    pub(in crate::sync) fn local(self, override_reason: Option<&String>) -> Self {
+    /// Adds the author of the run: its user and process, and the override of a local run, if any.
+    pub(in crate::sync) fn by(self, claim: &Claim) -> Self {
         Self {
-            local: override_reason.cloned().unwrap_or_default(),
+            local: claim.local.clone().unwrap_or_default(),
+            facts: RunFacts {
+                by: claim.who.clone(),
+                ..self.facts
+            },
             ..self
         }
     }
@@ -105,6 +116,39 @@ impl RecordedOutcome {
         } else {
             self.result.clone()
         }
+    }
+}
+
+/// Returns the facts of a run, without its author and duration.
+pub(in crate::sync) fn facts(plan: &Plan, result: &SyncResult) -> RunFacts {
+    let done: BTreeSet<&ObjectId> = plan
+        .steps
+        .iter()
+        .filter(|step| !matches!(step.op, Op::Wait))
+        .filter(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done))
+        .map(|step| &step.object)
+        .collect();
+    let is_change =
+        |action: Action| !matches!(action, Action::Unchanged | Action::Skip | Action::Blocked);
+    let actions = plan.changes.iter();
+    let actions = actions.filter(|change| done.contains(&change.object));
+    let actions: Vec<Action> = actions
+        .map(|change| change.action)
+        .filter(|action| is_change(*action))
+        .collect();
+    let changes = match actions.as_slice() {
+        [] => String::new(),
+        actions => text_diff::summary_of_done(actions.iter().copied()),
+    };
+    let failures = result
+        .failures(plan)
+        .map(|(_, failure)| failure.kind.word());
+    let failures: BTreeSet<&str> = failures.collect();
+    RunFacts {
+        by: String::new(),
+        seconds: None,
+        changes,
+        failures: failures.into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -175,6 +219,10 @@ pub(in crate::sync) async fn finish(
                 message: outcome.message.clone(),
                 local: outcome.local.clone(),
                 overridden: outcome.overridden.clone(),
+                run: RunFacts {
+                    seconds: Some(now.duration_since(attempt.at).as_secs()),
+                    ..outcome.facts.clone()
+                },
             });
         }
         if deployed {

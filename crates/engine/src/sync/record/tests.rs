@@ -278,6 +278,7 @@ fn history(results: &[(&str, &str)]) -> Installed {
         message: String::new(),
         local: String::new(),
         overridden: Vec::new(),
+        run: RunFacts::default(),
     };
     Installed {
         history: results.iter().map(result).collect(),

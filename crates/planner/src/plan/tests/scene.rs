@@ -30,7 +30,7 @@ use pleach_model::object::{
     ReleaseName, ServiceRef, annotations, labels, yaml,
 };
 use pleach_state::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, RunOutcome, Store,
+    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, RunFacts, RunOutcome, Store,
 };
 use pleach_state::live::LiveMeta;
 
@@ -379,6 +379,7 @@ impl Scene {
             message: String::new(),
             local: String::new(),
             overridden: Vec::new(),
+            run: RunFacts::default(),
         });
         self
     }

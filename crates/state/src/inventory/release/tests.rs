@@ -44,6 +44,7 @@ fn the_record_round_trips_through_the_status() {
             message: String::new(),
             local: String::new(),
             overridden: Vec::new(),
+            run: RunFacts::default(),
         });
     }
     let object = json!({
@@ -72,6 +73,7 @@ fn a_repeated_failure_has_one_history_entry() {
             message: message.to_owned(),
             local: String::new(),
             overridden: Vec::new(),
+            run: RunFacts::default(),
         });
         record.history.len()
     };
