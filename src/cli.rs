@@ -14,6 +14,7 @@ mod add;
 mod apply;
 mod completion;
 mod diff;
+mod differences;
 mod doctor;
 mod explain;
 mod forge;

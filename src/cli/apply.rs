@@ -11,7 +11,9 @@ use pleach_model::object::ReleaseName;
 use pleach_planner::plan::{Action, Plan};
 use pleach_state::inventory::{ReleaseSummary, RunOutcome};
 
+use super::differences::Differences;
 use super::error::{CliError, Kind};
+use super::format::change::Fields;
 use super::lease::LockArgs;
 use super::override_controller::{Follower, LocalArgs, follower};
 use super::session::Session;
@@ -21,13 +23,15 @@ use pleach_engine::planning::{Gone, Options, Planned, Predecessors, Subject};
 use pleach_engine::sync::state;
 
 use super::session;
+use super::ui::Choice;
 use super::verdict::Verdict;
-pub(super) use outcome::Outcome;
+pub(super) use outcome::{Outcome, exit_of_kind};
 
 /// Apply the state in git to the cluster
 ///
 /// Shows the plan, asks for confirmation, and executes the plan: apply, wait,
-/// verify, prune. Without a terminal, --yes is required. Ctrl-C stops at the
+/// verify, prune. Answer `d` to see all differences first, in the pager of
+/// variable PAGER. Without a terminal, --yes is required. Ctrl-C stops at the
 /// next safe point; the next apply continues from there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -53,6 +57,10 @@ pub(crate) struct ApplyArgs {
     /// Compare every object with a dry run, including objects with unchanged metadata
     #[arg(long)]
     pub(crate) verify: bool,
+
+    /// Show the differences of all objects before the question, as `pleach diff` does
+    #[arg(long)]
+    pub(crate) diff: bool,
 
     /// Apply the other objects of a release if some are blocked
     ///
@@ -141,7 +149,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         }
     }
     let plans = || reviewed.iter().map(|one| &one.planned);
-    show(ui, args.output, args.yes, plans());
+    let mut differences = Differences::of(&session)?;
+    let fields = if args.output == ApplyOutput::Text || !args.yes {
+        changed(&mut differences, &reviewed)
+    } else {
+        Fields::new()
+    };
+    show(ui, args.output, args.yes, plans(), &fields);
+    if args.diff {
+        let text = all_differences(&mut differences, &reviewed);
+        match args.output {
+            ApplyOutput::Text => ui.print(text),
+            ApplyOutput::Json => ui.notice(text),
+        }
+    }
     if let Some((path, file)) = &review {
         let now = plan_file::of(&session, options.verify, plans());
         if let Err(error) = plan_file::ensure_current(path, file, now.as_ref()) {
@@ -157,7 +178,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     if outcome.refuses(ui, plans()) {
         return Ok(outcome.finish(ui));
     }
-    consent(ui, ctx, (&args, &target), &session, &reviewed).await?;
+    let query = Consent {
+        args: &args,
+        target: &target,
+        session: &session,
+        reviewed: &reviewed,
+    };
+    consent(ui, ctx, query, &mut differences).await?;
     let suspend = args.local.is_intended().then_some((&args.local, &follower));
     let scope = Scope {
         suspend,
@@ -321,21 +348,22 @@ fn not_started(release: &ReleaseName, first: &str) -> CliError {
     CliError::new(Kind::NotReady, message)
 }
 
-/// Shows the plans, either as the result or before the prompt.
+/// Shows the plans with changed fields, either as the result or before the prompt.
 pub(super) fn show<'a>(
     ui: &mut Ui,
     output: ApplyOutput,
     yes: bool,
     reviewed: impl Iterator<Item = &'a Planned> + Clone,
+    fields: &Fields,
 ) {
     let acting = reviewed
         .clone()
         .filter(|planned| Verdict(&planned.plan).has_changes() || !planned.plan.steps.is_empty());
     for planned in acting {
         match output {
-            ApplyOutput::Text => ui.print(format::plan::text(&planned.plan)),
+            ApplyOutput::Text => ui.print(format::plan::text(&planned.plan, fields)),
             ApplyOutput::Json if !yes && ui.can_ask() => {
-                ui.notice(format::plan::text(&planned.plan));
+                ui.notice(format::plan::text(&planned.plan, fields));
             }
             ApplyOutput::Json => {}
         }
@@ -345,14 +373,46 @@ pub(super) fn show<'a>(
     }
 }
 
+/// Returns the changed fields of the objects of all releases.
+fn changed(differences: &mut Differences<'_>, reviewed: &[Reviewed<'_>]) -> Fields {
+    let fields = reviewed
+        .iter()
+        .flat_map(|one| differences.fields(&one.subject, &one.planned));
+    fields.collect()
+}
+
+/// Draws the differences of all releases that change.
+fn all_differences(differences: &mut Differences<'_>, reviewed: &[Reviewed<'_>]) -> String {
+    let acting = reviewed
+        .iter()
+        .filter(|one| Verdict(&one.planned.plan).has_changes());
+    let texts: Vec<String> = acting
+        .map(|one| format::diff::text(&differences.release(&one.subject, &one.planned), true))
+        .collect();
+    texts.concat().trim_end_matches('\n').to_owned()
+}
+
+/// Subject of the question.
+struct Consent<'a> {
+    args: &'a ApplyArgs,
+    target: &'a Target,
+    session: &'a Session,
+    reviewed: &'a [Reviewed<'a>],
+}
+
 /// Asks for confirmation and verifies the identity of the cluster (I11).
 async fn consent(
     ui: &mut Ui,
     ctx: &Context,
-    (args, target): (&ApplyArgs, &Target),
-    session: &Session,
-    reviewed: &[Reviewed<'_>],
+    query: Consent<'_>,
+    differences: &mut Differences<'_>,
 ) -> Result<(), CliError> {
+    let Consent {
+        args,
+        target,
+        session,
+        reviewed,
+    } = query;
     let writing: Vec<&Planned> = reviewed
         .iter()
         .map(|one| &one.planned)
@@ -373,13 +433,16 @@ async fn consent(
     }
     let plans: Vec<&Plan> = writing.iter().map(|planned| &planned.plan).collect();
     let place = format!("{} (cluster {id})", session.cluster.server());
-    if ui
-        .confirm(&question(&plans, &place), args.yes, &ctx.cancel)
-        .await?
-    {
-        Ok(())
-    } else {
-        Err(CliError::new(Kind::Failed, "declined; nothing was written"))
+    let question = question(&plans, &place);
+    loop {
+        let answers = "[y/N/d]";
+        match ui.choose(&question, answers, args.yes, &ctx.cancel).await? {
+            Choice::Yes => return Ok(()),
+            Choice::No => {
+                return Err(CliError::new(Kind::Failed, "declined; nothing was written"));
+            }
+            Choice::Details => ui.page(&all_differences(differences, reviewed)),
+        }
     }
 }
 

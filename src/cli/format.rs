@@ -1,6 +1,7 @@
 //! Formatting of results as text and JSON. Makes no decisions and reads nothing.
 
 pub(crate) mod audit;
+pub(crate) mod change;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod findings;
@@ -16,7 +17,7 @@ pub(crate) mod samples;
 pub(crate) mod sarif;
 pub(crate) mod status;
 pub(crate) mod style;
-mod table;
+pub(crate) mod table;
 pub(crate) mod values;
 
 use std::fmt::Write as _;

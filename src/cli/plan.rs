@@ -7,11 +7,12 @@ use clap::ValueEnum;
 use pleach_model::object::ObjectId;
 use pleach_planner::plan::Plan;
 
+use super::differences::Differences;
 use super::error::CliError;
 use super::session::Session;
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, explain, format, plan_file};
-use pleach_engine::planning::{Options, Predecessors};
+use pleach_engine::planning::{Options, Planned, Predecessors, Subject};
 
 /// Show the stages and steps that apply would execute
 ///
@@ -21,7 +22,8 @@ use pleach_engine::planning::{Options, Predecessors};
 #[command(after_help = "\
 Examples:
   pleach plan production
-  pleach plan production/web --explain Deployment.apps/web/web
+  pleach plan production/web --diff
+  pleach plan production/web --explain deploy/web
   pleach plan production -o json --exit-code
   pleach plan production --out plan.json         for `pleach apply production --plan plan.json`")]
 pub(crate) struct PlanArgs {
@@ -32,6 +34,10 @@ pub(crate) struct PlanArgs {
     /// Explain the position of this object: Kind[.group]/[namespace/]name, or as for kubectl
     #[arg(long, value_name = "ID")]
     pub(crate) explain: Option<ObjectId>,
+
+    /// Also show the differences of all objects, as `pleach diff` does
+    #[arg(long, conflicts_with = "explain")]
+    pub(crate) diff: bool,
 
     /// Also write the plan to a file, for review and `apply --plan`
     ///
@@ -63,6 +69,10 @@ pub(crate) enum PlanOutput {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Exit, CliError> {
+    if args.diff && args.output == PlanOutput::Json {
+        return Err(CliError::usage("--diff needs the output format text")
+            .hint("`pleach diff -o json` has the differences for programs"));
+    }
     let options = Options {
         verify: args.verify,
         wait: true,
@@ -73,9 +83,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
     let session = Session::open_to_apply(ui, ctx, &args.target, options, None).await?;
     let mut exit = Exit::DONE;
     let mut plans = Vec::new();
-    for subject in &session.subjects(ui, ctx, &args.target).await? {
+    let subjects = session.subjects(ui, ctx, &args.target).await?;
+    let mut differences = Differences::of(&session)?;
+    let mut texts = Vec::new();
+    for subject in &subjects {
         match session.plan_for(ui, subject).await? {
-            Ok(planned) => plans.push(planned),
+            Ok(planned) => {
+                if args.output == PlanOutput::Text && args.explain.is_none() {
+                    texts.push(drawn(&mut differences, subject, &planned, args.diff));
+                }
+                plans.push(planned);
+            }
             Err(error) => exit = exit.and(error.exit()),
         }
     }
@@ -102,8 +120,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
         (None, PlanOutput::Text) => {
             let needs_approval = session.loaded.environment.sync.needs_approval;
-            for planned in &plans {
-                ui.print(format::plan::text(&planned.plan));
+            for (planned, text) in plans.iter().zip(&texts) {
+                ui.print(text);
                 if needs_approval && planned.plan.has_steps() {
                     ui.print(format_args!("effects {}", planned.plan.effects()));
                 }
@@ -142,6 +160,23 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
     }
     Ok(exit)
+}
+
+/// Draws a plan with the changed fields, and with all differences if requested.
+fn drawn(
+    differences: &mut Differences<'_>,
+    subject: &Subject<'_>,
+    planned: &Planned,
+    with_diff: bool,
+) -> String {
+    let fields = differences.fields(subject, planned);
+    let mut text = format::plan::text(&planned.plan, &fields);
+    if with_diff && planned.plan.has_steps() {
+        let diff = differences.release(subject, planned);
+        text.push_str("\n\n");
+        text.push_str(format::diff::text(&diff, false).trim_end_matches('\n'));
+    }
+    text
 }
 
 /// Returns all objects of a plan, including those that only occur in steps.

@@ -4,6 +4,7 @@
 //! head`) is ignored; any other error of stdout is saved and reported once by [`Ui::finish`].
 
 mod colorless;
+mod pager;
 mod stream;
 
 use std::fmt::{Display, Write as _};
@@ -20,7 +21,11 @@ use super::error::{CliError, Kind};
 use super::format::findings;
 use super::format::style::{ERROR, HINT};
 use colorless::Colorless;
+use pager::Pager;
 use stream::Stream;
+
+/// Columns of a terminal of unknown size.
+const COLUMNS: usize = 80;
 
 /// When to use colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -55,6 +60,17 @@ pub enum Verbosity {
     Verbose,
 }
 
+/// Answer to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Yes.
+    Yes,
+    /// No, or the end of the input.
+    No,
+    /// The user wants to see details first.
+    Details,
+}
+
 /// Output streams and prompts.
 pub struct Ui {
     out: Stream,
@@ -62,6 +78,10 @@ pub struct Ui {
     /// Terminal for prompts, if there is one.
     input: Option<Box<dyn BufRead + Send>>,
     verbosity: Verbosity,
+    /// Pager of the user, if there is a terminal.
+    pager: Option<Pager>,
+    /// Whether the progress bar has colors.
+    colored: bool,
     /// Whether to draw a progress bar.
     animated: bool,
     /// Whether stdout is a terminal that can be redrawn.
@@ -73,6 +93,7 @@ impl Ui {
     /// Creates the Ui for the streams of the process.
     pub fn new(color: Color, verbosity: Verbosity) -> Self {
         let terminal = io::stderr().is_terminal();
+        let colored = colors_on_stderr(color);
         let choice = AutoStream::new(io::stdout(), color.into()).current_choice();
         let out: Box<dyn Write + Send> = if choice == anstream::ColorChoice::Never {
             Box::new(Colorless::new(io::stdout()))
@@ -85,6 +106,8 @@ impl Ui {
         Self {
             out: Stream::new(BufWriter::with_capacity(64 * 1024, out)),
             err: Stream::new(err),
+            pager: input.as_ref().and_then(|_| Pager::of_user(colored)),
+            colored,
             input,
             verbosity,
             // Log lines would break the bar.
@@ -106,6 +129,8 @@ impl Ui {
             out: Stream::new(out),
             err: Stream::new(err),
             input,
+            pager: None,
+            colored: false,
             verbosity,
             animated: false,
             redraws: false,
@@ -141,6 +166,13 @@ impl Ui {
         }
         self.out.write_line(&text.to_string());
         self.out.flush_now();
+    }
+
+    /// Writes the printed result now, because the next part can take long. Returns whether its
+    /// reader still reads.
+    pub fn flush(&mut self) -> bool {
+        self.out.flush_now();
+        self.out.is_open()
     }
 
     /// Prints a progress message on stderr, except in quiet mode.
@@ -214,8 +246,20 @@ impl Ui {
         yes: bool,
         cancel: &CancellationToken,
     ) -> Result<bool, CliError> {
+        let choice = self.choose(question, "[y/N]", yes, cancel).await?;
+        Ok(choice == Choice::Yes)
+    }
+
+    /// Asks a question like [`Ui::confirm`] with these answers. `d` asks for details.
+    pub(super) async fn choose(
+        &mut self,
+        question: &str,
+        answers: &str,
+        yes: bool,
+        cancel: &CancellationToken,
+    ) -> Result<Choice, CliError> {
         if yes {
-            return Ok(true);
+            return Ok(Choice::Yes);
         }
         let Some(mut input) = self.input.take() else {
             return Err(
@@ -225,7 +269,7 @@ impl Ui {
         };
         self.end_progress();
         self.out.flush_now();
-        self.err.write_now(&format!("{question} [y/N] "));
+        self.err.write_now(&format!("{question} {answers} "));
         // Use a blocking thread, because reading a terminal cannot be cancelled.
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
@@ -242,12 +286,32 @@ impl Ui {
         if !line.ends_with('\n') {
             self.err.write_now("\n");
         }
-        let answer = line.trim().to_lowercase();
-        Ok(answer == "y" || answer == "yes")
+        Ok(match line.trim().to_lowercase().as_str() {
+            "y" | "yes" => Choice::Yes,
+            "d" | "diff" => Choice::Details,
+            _ => Choice::No,
+        })
     }
 
-    /// Starts a progress bar. Draws nothing without a terminal.
-    pub fn start_progress(&mut self, steps: usize) {
+    /// Shows a long text in the pager of the user, or on stderr.
+    pub(super) fn page(&mut self, text: &str) {
+        self.end_progress();
+        self.out.flush_now();
+        let is_shown = self.pager.as_ref().is_some_and(|pager| pager.show(text));
+        if !is_shown {
+            self.write_stderr(text.trim_end_matches('\n'));
+        }
+    }
+
+    /// Returns the number of columns of the terminal for progress.
+    pub(super) fn width(&self) -> usize {
+        let size = rustix::termios::tcgetwinsize(io::stderr());
+        let columns = size.map_or(0, |size| usize::from(size.ws_col));
+        if columns == 0 { COLUMNS } else { columns }
+    }
+
+    /// Starts a progress bar for a release. Draws nothing without a terminal.
+    pub fn start_progress(&mut self, steps: usize, release: &str) {
         self.end_progress();
         // Buffered text would break the bar when written later.
         self.out.flush_now();
@@ -257,18 +321,27 @@ impl Ui {
         let target = ProgressDrawTarget::stderr_with_hz(10);
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         // The template is a constant. If it were invalid, the default style remains.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed}{msg}") {
-            bar.set_style(style);
+        if let Ok(style) =
+            ProgressStyle::with_template("{prefix}  {bar:24}  {pos}/{len}  {elapsed}{msg}")
+        {
+            bar.set_style(style.progress_chars("━╸━"));
         }
+        bar.set_prefix(release.to_owned());
         bar.enable_steady_tick(Duration::from_millis(250));
         self.bar = Some(bar);
     }
 
-    /// Updates the bar and the plain text below it. Each line starts with a line break.
-    pub fn progress(&mut self, done: usize, below: &str) {
+    /// Updates the bar, the text before it and the text below it. Each line below starts with a line
+    /// break.
+    pub fn progress(&mut self, done: usize, before: &str, below: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
-            bar.set_message(below.to_owned());
+            bar.set_prefix(before.to_owned());
+            bar.set_message(if self.colored {
+                below.to_owned()
+            } else {
+                anstream::adapter::strip_str(below).to_string()
+            });
         }
     }
 

@@ -8,6 +8,7 @@ use pleach_state::inventory::{ReleaseSummary, RunOutcome, Store};
 
 use super::apply::{ApplyOutput, Outcome, show};
 use super::error::{CliError, Kind};
+use super::format::change::Fields;
 use super::lease::LockArgs;
 use super::override_controller::{LocalArgs, follower};
 use super::session::{Session, not_installed};
@@ -119,7 +120,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
                 return Ok(outcome.finish(ui));
             }
         };
-        show(ui, args.output, args.yes, [&planned].into_iter());
+        let objects = [&planned].into_iter();
+        show(ui, args.output, args.yes, objects, &Fields::new());
         let follower = follower(&session, &name.environment, [&planned].into_iter()).await?;
         args.local.review(&follower, [&mut planned].into_iter());
         if outcome.refuses(ui, [&planned].into_iter()) {

@@ -191,7 +191,7 @@ fn a_user_who_says_no_is_taken_at_his_word() {
     let run = fleet.on_a_terminal(&["apply", "asked"], "n\n");
     let run = run.ended_with(1).says("declined; nothing was written");
     run.says(&format!(
-        "Apply 3 changes to {} (cluster {})? [y/N]",
+        "Apply 3 changes to {} (cluster {})? [y/N/d]",
         shared().server_url(),
         fleet.cluster_id()
     ));

@@ -96,7 +96,7 @@ pub struct Drawing<'a> {
     pub view: View,
 }
 
-impl Drawing<'_> {
+impl<'a> Drawing<'a> {
     /// Returns the changes of a plan to its release. Use one `masker` per run,
     /// so that equal secrets get equal numbers.
     pub fn release(self, plan: &Plan, masker: &mut Masker) -> ReleaseDiff {
@@ -116,10 +116,24 @@ impl Drawing<'_> {
         }
     }
 
-    /// Returns all objects except unchanged ones. An object that only changed
-    /// its name or namespace is one entry, under the new name.
-    fn objects(self, plan: &Plan, masker: &mut Masker) -> Vec<ObjectDiff> {
-        let side = Side {
+    /// Returns the objects that exist before and after the plan and change, in the order of the
+    /// plan.
+    pub fn updates(self, plan: &Plan, masker: &mut Masker) -> Vec<ObjectDiff> {
+        let side = self.side();
+        let stays = |change: &&Change| {
+            matches!(
+                change.action,
+                Action::Update | Action::Adopt | Action::Recreate
+            )
+        };
+        let changes = plan.changes.iter().filter(stays);
+        changes
+            .map(|change| side.draw(change, None, masker))
+            .collect()
+    }
+
+    fn side(self) -> Side<'a> {
+        Side {
             manifests: self
                 .desired
                 .manifests
@@ -129,7 +143,13 @@ impl Drawing<'_> {
             secrecy_of_kinds: secrecy_of_kinds(&self.desired.manifests),
             drawing: self,
             manager: self.desired.name.field_manager(),
-        };
+        }
+    }
+
+    /// Returns all objects except unchanged ones. An object that only changed
+    /// its name or namespace is one entry, under the new name.
+    fn objects(self, plan: &Plan, masker: &mut Masker) -> Vec<ObjectDiff> {
+        let side = self.side();
         let previous = side.previous(plan, masker);
         let mut changes: Vec<&Change> = plan
             .changes

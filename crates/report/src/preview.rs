@@ -279,7 +279,7 @@ fn risks_of(object: &ObjectDiff) -> BTreeSet<Risk> {
     if kind.group == "rbac.authorization.k8s.io" {
         risks.insert(Risk::Access);
     }
-    if replaces_pods(object, &kind) {
+    if replaces_pods(object) {
         risks.insert(Risk::Restarted);
     }
     risks
@@ -291,7 +291,9 @@ fn is_registration(kind: &GroupKind) -> bool {
             && kind.kind.ends_with("WebhookConfiguration"))
 }
 
-fn replaces_pods(object: &ObjectDiff, kind: &GroupKind) -> bool {
+/// Returns whether a change replaces the pods of a workload.
+pub fn replaces_pods(object: &ObjectDiff) -> bool {
+    let kind = object.object.group_kind();
     let is_workload =
         kind.group == "apps" && matches!(&*kind.kind, "Deployment" | "StatefulSet" | "DaemonSet");
     let template = FieldPath::default().key("spec").key("template");

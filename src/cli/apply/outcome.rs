@@ -241,18 +241,23 @@ async fn execute(
 fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
     let failures = result
         .failures(plan)
-        .map(|(_, failure)| match failure.kind {
-            FailureKind::Cluster => Exit::CLUSTER,
-            FailureKind::Conflict => Exit::CONFLICT,
-            FailureKind::Policy => Exit::POLICY,
-            FailureKind::NotReady => Exit::NOT_READY,
-            FailureKind::Refused => Exit::REPOSITORY,
-            FailureKind::Other => Exit::FAILED,
-        })
+        .map(|(_, failure)| exit_of_kind(failure.kind))
         .fold(Exit::DONE, Exit::and);
     match result.stopped {
         Some(Cause::Interrupted) => failures.and(Exit::INTERRUPTED),
         Some(Cause::Superseded) => failures.and(Exit::CONFLICT),
         None => failures,
+    }
+}
+
+/// Returns the exit code of a category of failures.
+pub(in crate::cli) fn exit_of_kind(kind: FailureKind) -> Exit {
+    match kind {
+        FailureKind::Cluster => Exit::CLUSTER,
+        FailureKind::Conflict => Exit::CONFLICT,
+        FailureKind::Policy => Exit::POLICY,
+        FailureKind::NotReady => Exit::NOT_READY,
+        FailureKind::Refused => Exit::REPOSITORY,
+        FailureKind::Other => Exit::FAILED,
     }
 }

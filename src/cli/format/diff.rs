@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use pleach_planner::plan::Action;
 use pleach_planner::text_diff::{ObjectDiff, Tag};
 use pleach_planner::view::ReleaseDiff;
 pub(crate) use pleach_report::labels::summary;
@@ -36,7 +35,7 @@ pub(crate) fn text(diff: &ReleaseDiff, counts: bool) -> String {
 /// Formats one object.
 pub(crate) fn object(object: &ObjectDiff) -> String {
     let mut text = String::new();
-    let style = style_of(object.action);
+    let style = style::of_action(object.action);
     let _ = writeln!(
         text,
         "{style}{}{style:#}{}",
@@ -91,20 +90,13 @@ pub(crate) fn end(diffs: &[ReleaseDiff]) -> String {
     }
 }
 
-fn style_of(action: Action) -> anstyle::Style {
-    match action {
-        Action::Create => style::ADDED.bold(),
-        Action::Delete | Action::Recreate | Action::Blocked => style::REMOVED.bold(),
-        Action::Update | Action::Adopt | Action::Unchanged | Action::Skip => style::WARNING,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use pleach_fields::diff::{Cause, fields::FieldChange};
     use pleach_model::object::{FieldPath, ObjectId};
+    use pleach_planner::plan::Action;
     use pleach_planner::renames::{Moved, PreviousObject};
     use pleach_planner::text_diff::{Note, hunks};
 

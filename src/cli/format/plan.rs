@@ -8,17 +8,33 @@ use pleach_model::order::StageName;
 use pleach_planner::crd::is_crd;
 use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
 
+use super::change::Fields;
 use super::findings::plain;
 use super::style;
 
-/// Formats the stages with their steps, then the unchanged objects and the summary.
-pub(crate) fn text(plan: &Plan) -> String {
+/// Formats the stages with their steps and the changed fields of their objects, then the unchanged
+/// objects and the summary.
+pub(crate) fn text(plan: &Plan, fields: &Fields) -> String {
     let changes = by_object(plan);
     let mut text = headline(plan);
+    let mut fields = fields.clone();
+    let column = column(plan, &fields);
     for steps in plan.steps.chunk_by(|a, b| a.stage == b.stage) {
         section(&mut text, &steps[0].stage);
         for step in steps {
-            let _ = writeln!(text, "  {}", line(&changes, step));
+            let line = line(&changes, step);
+            let _ = write!(text, "  {line}");
+            let is_whole = matches!(step.op, Op::Apply { .. } | Op::Create { .. });
+            let shown = (is_whole && !is_a_part(step)).then(|| fields.remove(&step.object));
+            for (index, field) in shown.flatten().into_iter().flatten().enumerate() {
+                if index > 0 {
+                    text.push_str("\n  ");
+                }
+                let width = if index == 0 { visible(&line) } else { 0 };
+                let space = column.saturating_sub(width).max(2);
+                let _ = write!(text, "{:space$}{field}", "");
+            }
+            text.push('\n');
         }
     }
     for (name, action) in [("kept", Action::Skip), ("blocked", Action::Blocked)] {
@@ -41,6 +57,29 @@ pub(crate) fn text(plan: &Plan) -> String {
     }
     let _ = write!(text, "\n{}", summary(plan));
     text
+}
+
+/// Longest part of a line before its fields, in characters.
+const WIDEST: usize = 60;
+
+/// Returns the column of the changed fields: behind the longest line with fields, within limits.
+fn column(plan: &Plan, fields: &Fields) -> usize {
+    let changed = plan.steps.iter();
+    let changed = changed.filter(|step| fields.contains_key(&step.object));
+    // The action takes ten characters, and two spaces come before the fields.
+    let widths = changed.map(|step| step.object.to_string().chars().count() + 12);
+    widths
+        .filter(|width| *width <= WIDEST)
+        .max()
+        .unwrap_or(WIDEST)
+}
+
+/// Returns the width of a text without its colors.
+fn visible(text: &str) -> usize {
+    anstream::adapter::strip_str(text)
+        .to_string()
+        .chars()
+        .count()
 }
 
 fn section(text: &mut String, name: &impl std::fmt::Display) {
@@ -97,7 +136,8 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
-                format!("{action:<9} {id}{}", unverified(change))
+                let style = style::of_action(change.action);
+                format!("{style}{action:<9}{style:#} {id}{}", unverified(change))
             }
             None => format!("{:<9} {id}", op.verb()),
         },
@@ -109,7 +149,11 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
         | Op::Delete(_)
         | Op::Copy { .. }
         | Op::Migrate { .. }) => {
-            format!("{:<9} {id}", op.verb())
+            let style = match op {
+                Op::Delete(_) => style::of_action(Action::Delete),
+                _ => anstyle::Style::new(),
+            };
+            format!("{style}{:<9}{style:#} {id}", op.verb())
         }
     };
     format!("{what}{}", because(step))
@@ -322,7 +366,7 @@ mod tests {
         wait.stage = StageName::Verify;
         wait.until = Some(Until::Absent { pods: None });
         plan.steps.push(wait);
-        let text = anstream::adapter::strip_str(&text(&plan)).to_string();
+        let text = anstream::adapter::strip_str(&text(&plan, &Fields::new())).to_string();
         assert_snapshot!(text, @r"
         release dev.web v1.0.0
 
@@ -344,9 +388,45 @@ mod tests {
     }
 
     #[test]
+    fn changed_fields_are_beside_their_object() {
+        let plan = samples::plan(&[
+            ("a", Action::Update),
+            ("much-longer-name", Action::Update),
+            ("c", Action::Create),
+        ]);
+        let one = |text: &str| text.to_owned();
+        let fields: Fields = [
+            (
+                "ConfigMap/web/a".parse().unwrap(),
+                vec![one("data.x: 1 -> 2"), one("… and 4 more fields")],
+            ),
+            (
+                "ConfigMap/web/much-longer-name".parse().unwrap(),
+                vec![one("data.y: 1 -> 2")],
+            ),
+        ]
+        .into();
+        let colored = text(&plan, &fields);
+        let yellow = style::of_action(Action::Update);
+        assert!(colored.contains(&format!("{yellow}update")), "{colored}");
+        let text = anstream::adapter::strip_str(&colored).to_string();
+        assert_snapshot!(text, @r"
+        release dev.web v1.0.0
+
+        config
+          update    ConfigMap/web/a                 data.x: 1 -> 2
+                                                    … and 4 more fields
+          update    ConfigMap/web/much-longer-name  data.y: 1 -> 2
+          create    ConfigMap/web/c
+
+        1 to create, 2 to update
+        ");
+    }
+
+    #[test]
     fn a_plan_without_steps_is_its_summary() {
         let plan = samples::plan(&[("a", Action::Unchanged)]);
-        let text = anstream::adapter::strip_str(&text(&plan)).to_string();
+        let text = anstream::adapter::strip_str(&text(&plan, &Fields::new())).to_string();
         assert_snapshot!(text, @r"
         release dev.web v1.0.0
 

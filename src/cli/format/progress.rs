@@ -1,11 +1,12 @@
 //! Sync events as log lines and a progress block.
 
+mod block;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleach_model::object::ReleaseName;
-use pleach_planner::plan::{Op, Plan, Step, StepId};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_planner::plan::{Op, Plan, Step, StepId, Until};
 
 use super::findings::plain;
 use crate::cli::Ui;
@@ -18,8 +19,6 @@ use pleach_engine::{
 const SHORT: Duration = Duration::from_secs(5);
 /// Interval at which an unchanged wait is logged again.
 const REMINDER: Duration = Duration::from_secs(30);
-/// Maximum number of waits in the block.
-const SHOWN: usize = 8;
 
 /// Formatter for the events of one release.
 pub(crate) struct Progress<'a> {
@@ -32,11 +31,14 @@ pub(crate) struct Progress<'a> {
     /// Lines of finished operations that wait for earlier stages.
     applied: BTreeMap<StepId, String>,
     waiting: BTreeMap<StepId, Wait>,
+    /// Names of the objects that became ready, in this order.
+    ready: Vec<String>,
 }
 
 /// Current wait.
 struct Wait {
-    line: String,
+    object: ObjectId,
+    message: String,
     since: Duration,
     /// Last logged line with the duration of the wait at that time.
     logged: Option<(String, Duration)>,
@@ -45,7 +47,7 @@ struct Wait {
 impl<'a> Progress<'a> {
     /// Starts the block.
     pub(crate) fn new(ui: &mut Ui, plan: &'a Plan, logs_failures: bool) -> Self {
-        ui.start_progress(plan.steps.len());
+        ui.start_progress(plan.steps.len(), &plan.release.release);
         Self {
             plan,
             logs_failures,
@@ -53,6 +55,7 @@ impl<'a> Progress<'a> {
             operating: BTreeSet::new(),
             applied: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            ready: Vec::new(),
         }
     }
 
@@ -83,7 +86,10 @@ impl<'a> Progress<'a> {
             EventKind::Phase(_) => {}
         }
         self.flush(ui);
-        ui.progress(self.done, &self.block());
+        if ui.has_block() {
+            let block = self.block(ui.width());
+            ui.progress(self.done, &self.headline(), &block);
+        }
     }
 
     /// Writes the lines of finished operations, as long as no operation of an earlier stage is
@@ -106,21 +112,24 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Formats the waits, longest first.
-    fn block(&self) -> String {
-        let mut waits: Vec<&Wait> = self.waiting.values().collect();
-        waits.sort_by_key(|wait| std::cmp::Reverse(wait.since));
-        let more = waits.len().saturating_sub(SHOWN);
-        let mut block = String::new();
-        for wait in waits.iter().take(SHOWN) {
-            block.push_str("\n  ");
-            block.push_str(&wait.line);
-        }
-        if more > 0 {
-            // Writing to a String cannot fail.
-            let _ = write!(block, "\n  … and {more} more");
-        }
-        block
+    /// Formats the release and the stage of its first running step.
+    fn headline(&self) -> String {
+        let running = self.operating.iter().chain(self.waiting.keys());
+        let stage = running
+            .min()
+            .map(|id| format!("  {}", self.step(*id).stage));
+        format!("{}{}", self.plan.release.release, stage.unwrap_or_default())
+    }
+
+    /// Formats the ready objects and the waits, for a terminal with this number of columns.
+    fn block(&self, width: usize) -> String {
+        let waits = self.waiting.values().map(|wait| block::Waiting {
+            object: &wait.object,
+            message: &wait.message,
+            since: wait.since,
+        });
+        let waits: Vec<block::Waiting<'_>> = waits.collect();
+        block::block(&self.ready, &waits, width)
     }
 
     fn step(&self, id: StepId) -> &'a Step {
@@ -160,7 +169,8 @@ impl<'a> Progress<'a> {
             logged
         };
         let wait = Wait {
-            line: format!("{object}: {message} ({seconds} s)"),
+            object: state.object.clone(),
+            message,
             since: state.since,
             logged,
         };
@@ -171,6 +181,10 @@ impl<'a> Progress<'a> {
         self.done += 1;
         self.operating.remove(&id);
         self.waiting.remove(&id);
+        let step = self.step(id);
+        if *outcome == StepOutcome::Done && matches!(step.until, Some(Until::Ready { .. })) {
+            self.ready.push(step.object.name.clone());
+        }
         match outcome {
             StepOutcome::Failed(failure) if self.logs_failures => {
                 ui.status(format!(

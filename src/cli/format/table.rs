@@ -40,7 +40,7 @@ pub(super) fn table<const COLUMNS: usize>(
 }
 
 /// Returns the text on one line without control characters.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     plain(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -29,6 +29,11 @@ impl Stream {
         self.attempt(|inner| inner.flush());
     }
 
+    /// Returns whether writing is still possible.
+    pub(super) fn is_open(&self) -> bool {
+        !self.closed
+    }
+
     /// Returns the saved write error. A closed pipe is not an error.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()

@@ -44,6 +44,29 @@ async fn ask(answers: Option<&str>, yes: bool) -> Result<bool, CliError> {
 }
 
 #[tokio::test]
+async fn details_can_be_asked_for() {
+    let (mut ui, _, err) = ui(Verbosity::Normal, Some("d\ny\n"));
+    let cancel = CancellationToken::new();
+    let mut choices = Vec::new();
+    for _ in 0..3 {
+        choices.push(
+            ui.choose("apply?", "[y/N/d]", false, &cancel)
+                .await
+                .unwrap(),
+        );
+    }
+    assert_eq!(choices, [Choice::Details, Choice::Yes, Choice::No]);
+    // Without a pager, details are shown beside the question.
+    ui.page("all differences\n");
+    let shown = err.text();
+    assert!(
+        shown.starts_with("apply? [y/N/d] apply? [y/N/d] "),
+        "{shown}"
+    );
+    assert!(shown.ends_with("all differences\n"), "{shown}");
+}
+
+#[tokio::test]
 async fn only_yes_is_yes() {
     for (answer, expected) in [
         ("y\n", true),

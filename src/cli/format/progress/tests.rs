@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use jiff::SignedDuration;
 use pleach_model::order::StageName;
 use pleach_planner::plan::Action;
 
@@ -125,33 +126,40 @@ fn a_wait_has_a_line_when_its_reason_changes_and_now_and_then() {
 }
 
 #[test]
-fn the_block_shows_the_longest_waits_in_full() {
-    let plan = plan();
+fn the_block_shows_the_ready_objects_and_the_longest_waits() {
+    let mut plan = plan();
+    plan.steps[0].op = Op::Wait;
+    plan.steps[0].until = Some(Until::Ready {
+        stable_for: SignedDuration::ZERO,
+        optional: false,
+    });
     let mut ui = Ui::with_streams(Tape::default(), Tape::default(), None, Verbosity::Normal);
     let mut progress = Progress::new(&mut ui, &plan, false);
-    for id in 0..4 {
-        let release = plan.release.clone();
-        let kind = waiting(id, 10 + id as u64, &"long ".repeat(40));
-        progress.show(&mut ui, &SyncEvent { release, kind });
+    let release = || plan.release.clone();
+    let mut events: Vec<EventKind> = (0..4)
+        .map(|id| waiting(id, 10 + id as u64, &"long ".repeat(40)))
+        .collect();
+    let object = plan.steps[0].object.clone();
+    events.push(EventKind::Done(StepId(0), object, StepOutcome::Done));
+    for kind in events {
+        progress.show(
+            &mut ui,
+            &SyncEvent {
+                release: release(),
+                kind,
+            },
+        );
     }
-    let block = progress.block();
-    assert_eq!(block.lines().count(), 5);
+    assert_eq!(progress.headline(), "web  definitions");
+    let block = progress.block(60);
+    let block = anstream::adapter::strip_str(&block).to_string();
+    let lines: Vec<&str> = block.lines().collect();
+    assert_eq!(lines[..2], ["", "  ✓ 1 ready   a"]);
+    assert_eq!(lines.len(), 5, "{block}");
+    assert!(lines[2].contains(" Deployment api  long long "), "{block}");
+    assert!(lines[2].ends_with("  13s"), "{block}");
     assert!(
-        block.starts_with("\n  Deployment.apps/web/api: long long "),
+        lines.iter().all(|line| line.chars().count() <= 60),
         "{block}"
-    );
-    assert!(block.lines().nth(1).unwrap().ends_with("(13 s)"), "{block}");
-    for id in 4..SHOWN + 3 {
-        let wait = Wait {
-            line: "x".to_owned(),
-            since: Duration::ZERO,
-            logged: None,
-        };
-        progress.waiting.insert(StepId(id), wait);
-    }
-    assert!(
-        progress.block().ends_with("\n  … and 3 more"),
-        "{}",
-        progress.block()
     );
 }

@@ -1,0 +1,144 @@
+//! Changed fields of objects, for the lines of a plan.
+
+use std::collections::BTreeMap;
+
+use pleach_fields::diff::fields::FieldChange;
+use pleach_model::object::ObjectId;
+use pleach_planner::text_diff::ObjectDiff;
+use pleach_report::preview::replaces_pods;
+use serde_json::Value;
+
+use super::table::one_line;
+
+/// Maximum number of fields per object.
+const FIELDS: usize = 3;
+/// Maximum length of a value, in characters.
+const LONGEST: usize = 40;
+
+/// Changed fields by object, one text per field.
+pub(crate) type Fields = BTreeMap<ObjectId, Vec<String>>;
+
+/// Formats the changed fields of objects. Objects without any are left out.
+pub(crate) fn fields<'a>(diffs: impl IntoIterator<Item = &'a ObjectDiff>) -> Fields {
+    let objects = diffs
+        .into_iter()
+        .map(|diff| (diff.object.clone(), lines(diff)));
+    objects.filter(|(_, lines)| !lines.is_empty()).collect()
+}
+
+/// Formats the changed fields of an object: at most three, then the number of others.
+fn lines(diff: &ObjectDiff) -> Vec<String> {
+    let mut lines: Vec<String> = diff.fields.iter().take(FIELDS).map(line).collect();
+    match diff.fields.len().saturating_sub(FIELDS) {
+        0 => {}
+        1 => lines.push("… and 1 more field".to_owned()),
+        more => lines.push(format!("… and {more} more fields")),
+    }
+    if replaces_pods(diff) {
+        lines.push("pods are replaced".to_owned());
+    }
+    lines
+}
+
+fn line(change: &FieldChange) -> String {
+    let path = change.path.to_string();
+    let path = one_line(path.trim_start_matches('.'));
+    match (&change.old, &change.new) {
+        _ if change.reordered => format!("{path}: another order"),
+        (None, None) => path,
+        (None, Some(new)) => format!("{path}: {} (new)", value(new)),
+        (Some(old), None) => format!("{path}: {} is removed", value(old)),
+        (Some(old), Some(new)) => format!("{path}: {} -> {}", value(old), value(new)),
+    }
+}
+
+/// Formats a value in one short line.
+fn value(value: &Value) -> String {
+    let text = match value {
+        Value::Array(items) if !items.is_empty() => match items.len() {
+            1 => "[1 item]".to_owned(),
+            count => format!("[{count} items]"),
+        },
+        Value::Object(fields) if !fields.is_empty() => match fields.len() {
+            1 => "{1 field}".to_owned(),
+            count => format!("{{{count} fields}}"),
+        },
+        value => one_line(&value.to_string()),
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_model::object::FieldPath;
+    use pleach_planner::plan::Action;
+    use pleach_planner::text_diff::Note;
+    use serde_json::json;
+
+    use super::*;
+
+    fn change(path: &[&str], old: Value, new: Value) -> FieldChange {
+        let path = path
+            .iter()
+            .fold(FieldPath::default(), |path, key| path.key(key));
+        FieldChange {
+            path,
+            old: Some(old).filter(|value| !value.is_null()),
+            new: Some(new).filter(|value| !value.is_null()),
+            reordered: false,
+            cause: None,
+        }
+    }
+
+    fn diff(object: &str, fields: Vec<FieldChange>) -> ObjectDiff {
+        ObjectDiff {
+            object: object.parse().unwrap(),
+            action: Action::Update,
+            former: None,
+            note: Note::default(),
+            hunks: Vec::new(),
+            fields,
+        }
+    }
+
+    #[test]
+    fn three_fields_are_shown_with_both_values() {
+        let changes = vec![
+            change(
+                &["data", "greeting"],
+                json!("Hello"),
+                json!("Good\nmorning"),
+            ),
+            change(&["data", "long"], json!(1), json!("x".repeat(60))),
+            change(&["spec", "list"], Value::Null, json!([1, 2])),
+            change(&["spec", "map"], json!({"a": 1}), Value::Null),
+            change(&["spec", "last"], json!(1), json!(2)),
+        ];
+        let long = format!("data.long: 1 -> \"{}…", "x".repeat(39));
+        assert_eq!(
+            lines(&diff("ConfigMap/web/web", changes)),
+            [
+                r#"data.greeting: "Hello" -> "Good\nmorning""#,
+                &long,
+                "spec.list: [2 items] (new)",
+                "… and 2 more fields",
+            ]
+        );
+        let removed = change(&["spec", "map"], json!({"a": 1}), Value::Null);
+        assert_eq!(line(&removed), "spec.map: {1 field} is removed");
+    }
+
+    #[test]
+    fn a_change_of_a_pod_template_replaces_pods() {
+        let image = || change(&["spec", "template", "spec", "x"], json!(1), json!(2));
+        let deployment = diff("Deployment.apps/web/web", vec![image()]);
+        assert_eq!(
+            lines(&deployment),
+            ["spec.template.spec.x: 1 -> 2", "pods are replaced"]
+        );
+        assert!(fields([&diff("Service/web/web", Vec::new())]).is_empty());
+    }
+}
