@@ -380,7 +380,7 @@ fn hidden(error: &ClusterError) -> Finding {
 }
 
 /// Returns whether retrying does not help.
-fn is_final(error: &ClusterError) -> bool {
+pub(super) fn is_final(error: &ClusterError) -> bool {
     matches!(
         error.class(),
         Some(Class::Forbidden | Class::Unauthorized | Class::Credentials)

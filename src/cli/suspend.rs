@@ -1,5 +1,7 @@
 //! `pleach suspend`, `pleach resume` and `pleach sync`: user requests for releases.
 
+mod wait;
+
 use jiff::{SignedDuration, Timestamp};
 use pleach_state::inventory::{ReleaseSummary, Suspension, SyncRequest, UserRequests};
 
@@ -61,10 +63,14 @@ pub(crate) struct ResumeArgs {
 /// time. The controller that follows the release syncs the commit that it
 /// knows, fetches newer commits, which are followed like any other, and removes
 /// the request. Without a controller, use `pleach apply`.
+///
+/// With --wait, the command ends when the controller has reconciled the commits
+/// that git had at the time of the request. The exit code is that of an apply.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach sync production/web
+  pleach sync production --wait --timeout 5m    push before, and see the result here
   pleach sync production --override-window
   pleach sync production --withdraw             withdraw a request that no controller has accepted")]
 pub(crate) struct SyncArgs {
@@ -80,8 +86,32 @@ pub(crate) struct SyncArgs {
     #[arg(long, conflicts_with = "override_window")]
     withdraw: bool,
 
+    /// Wait for the result of the controller
+    #[arg(long, conflicts_with = "withdraw")]
+    wait: bool,
+
+    /// Maximum wait, such as 90s or 10m
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10m",
+        requires = "wait",
+        value_parser = positive
+    )]
+    timeout: SignedDuration,
+
     #[command(flatten)]
     place: StateStore,
+}
+
+/// Parses a positive duration.
+fn positive(text: &str) -> Result<SignedDuration, String> {
+    let duration: SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
+    if duration.is_positive() {
+        Ok(duration)
+    } else {
+        Err("a positive duration is needed".to_owned())
+    }
 }
 
 pub(crate) async fn suspend(
@@ -135,6 +165,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         at: Timestamp::now(),
         by: person(),
         override_window: args.override_window,
+        after_fetch: args.wait,
     };
     let change = |requests: &mut UserRequests| requests.sync = Some(request.clone());
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
@@ -147,6 +178,13 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
             ));
         }
     };
+    if args.wait {
+        let selected = select(ui, ctx, &args.target, &args.place).await?;
+        wait::ensure_executed(&selected.releases, request.at)?;
+        let written = write_requests(ui, &args.target, &selected, change, report).await;
+        let waited = wait::run(ui, ctx, &selected, &written.releases, args.timeout).await?;
+        return Ok(written.exit.and(waited));
+    }
     let exit = each(ui, ctx, &args.target, &args.place, change, report).await?;
     ui.notice(format!(
         "note: the controller that follows these releases executes the request; without a controller, use `pleach apply {}`",
@@ -168,6 +206,18 @@ async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, C
     each(ui, ctx, &args.target, &args.place, change, report).await
 }
 
+/// Releases of a target, and their cluster.
+struct Selected {
+    cluster: Cluster,
+    releases: Vec<ReleaseSummary>,
+}
+
+/// Releases whose requests were written, and the exit code of the others.
+struct WrittenRequests {
+    releases: Vec<ReleaseSummary>,
+    exit: Exit,
+}
+
 /// Changes the requests of each release of a target and prints the result.
 async fn each(
     ui: &mut Ui,
@@ -177,6 +227,18 @@ async fn each(
     change: impl Fn(&mut UserRequests),
     report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
+    let selected = select(ui, ctx, target, place).await?;
+    let written = write_requests(ui, target, &selected, change, report).await;
+    Ok(written.exit)
+}
+
+/// Finds the releases of a target.
+async fn select(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+    place: &StatePlace,
+) -> Result<Selected, CliError> {
     let environment = environment(ui, ctx, target)?;
     // The repository id selects the releases, even if the environment file is invalid.
     let repository = match &environment {
@@ -213,24 +275,41 @@ async fn each(
     if let Some(repository) = &repository {
         releases = only_ours(ui, releases, repository)?;
     }
-    let mut exit = Exit::DONE;
-    for release in releases {
-        let cluster = cluster
+    Ok(Selected { cluster, releases })
+}
+
+/// Changes the requests of releases and prints the result. Reports a failure without affecting
+/// other releases.
+async fn write_requests(
+    ui: &mut Ui,
+    target: &Target,
+    selected: &Selected,
+    change: impl Fn(&mut UserRequests),
+    report: impl Fn(&mut Ui, &ReleaseSummary),
+) -> WrittenRequests {
+    let mut requests = WrittenRequests {
+        releases: Vec::new(),
+        exit: Exit::DONE,
+    };
+    for release in &selected.releases {
+        let cluster = selected
+            .cluster
             .clone()
             .with_user_agent(&pleach_engine::planning::agent(Some(&release.name)));
         let written = state::order(&cluster, &release.name, &release.store, &change).await;
         let error = match written {
             Ok(Some(_)) => {
-                report(ui, &release);
+                report(ui, release);
+                requests.releases.push(release.clone());
                 continue;
             }
             Ok(None) => none(target, &cluster),
             Err(error) => failed("write the requests for", &release.name, error),
         };
         ui.error(&error);
-        exit = exit.and(error.exit());
+        requests.exit = requests.exit.and(error.exit());
     }
-    Ok(exit)
+    requests
 }
 
 /// Returns only the releases of this repository, because another one can have an environment of the

@@ -15,6 +15,7 @@ mod preview;
 mod promote;
 mod render;
 mod status;
+mod sync;
 mod version;
 mod write_only;
 

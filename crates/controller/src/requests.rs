@@ -1,5 +1,5 @@
-//! Sync requests that override the windows. Each one lasts until the commits at the time of the
-//! request are reconciled, and does not cover later ones.
+//! Sync requests that override the windows, or that a client waits for. Each one lasts until the
+//! commits at the time of the request are reconciled, and does not cover later ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,8 +81,8 @@ impl Requests {
     /// Returns whether a sync request stays open after a reconcile with these answers, because its
     /// commits could still be missing.
     pub(super) fn is_open(&self, release: &str, request: &SyncRequest, answered: u64) -> bool {
-        if !request.override_window {
-            // Without an override, its commits need no special treatment.
+        if !request.needs_fetch() {
+            // Its commits need no special treatment.
             return false;
         }
         let (question, until) = self.ask(release, request);
@@ -120,6 +120,7 @@ mod tests {
             at: Timestamp::from_second(second).unwrap(),
             by: "ann@desk".to_owned(),
             override_window,
+            after_fetch: false,
         }
     }
 
@@ -168,6 +169,18 @@ mod tests {
         assert!(!is_open(&requests, &request));
         // There is no request for other releases.
         requests.answer_to("api").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_a_client_waits_for_holds_until_the_fetch_too() {
+        let requests = Requests::new(Paces::default());
+        let request = SyncRequest {
+            after_fetch: true,
+            ..request(1, false)
+        };
+        assert!(is_open(&requests, &request));
+        requests.answer(1);
+        assert!(!is_open(&requests, &request));
     }
 
     #[test]

@@ -189,7 +189,7 @@ fn closed(release: &ReleaseSummary, (id, one): (&OverlayId, &Journaled), now: Ti
 }
 
 /// Formats the installed version and the one being applied.
-fn versions(record: &Installed) -> String {
+pub(crate) fn versions(record: &Installed) -> String {
     match (&record.installed, &record.applying) {
         (None, None) => String::new(),
         (Some(installed), None) => version(installed),

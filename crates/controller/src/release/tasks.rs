@@ -307,9 +307,9 @@ impl Executor {
             self.awaited = Awaited::of(&planned.desired, &planned.observation.observed);
             refusal.pause = self.awaited.pause;
         }
-        let overriding = facts.requests.sync.as_ref();
-        let overriding = overriding.filter(|request| request.override_window);
-        facts.fetch = overriding.map(|request| {
+        let open = facts.requests.sync.as_ref();
+        let open = open.filter(|request| request.needs_fetch());
+        facts.fetch = open.map(|request| {
             let name = &target.release().0.name.release;
             let (number, until) = self.neighbors.requests.ask(name, request);
             let until = self.shared.clock.time(until);

@@ -366,6 +366,7 @@ fn summary(number: u64, now: Duration) -> PlanSummary {
                 at: moment().wall,
                 by: String::new(),
                 override_window: bit(9),
+                after_fetch: bit(9),
             }),
             ..UserRequests::default()
         },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use pleach_model::object::ObjectId;
-use pleach_state::inventory::{Condition, HEARTBEAT};
+use pleach_state::inventory::{Condition, HEARTBEAT, SyncRequest};
 
 use super::reconcile::Work;
 use super::{
@@ -60,12 +60,10 @@ impl Release {
             report.request = None;
         }
         let fetch = work.fetch.as_ref();
-        let overrides = report
-            .request
-            .as_ref()
-            .is_some_and(|one| one.override_window);
+        let lasts = report.request.as_ref();
+        let lasts = lasts.is_some_and(SyncRequest::needs_fetch);
         // The commit at the time of the request has not arrived yet.
-        let is_open = overrides
+        let is_open = lasts
             && fetch.is_some_and(|fetch| work.answered < fetch.number && now.at < fetch.until);
         if is_open {
             report.request = None;

@@ -100,6 +100,7 @@ fn request(override_window: bool) -> SyncRequest {
         at: Timestamp::UNIX_EPOCH,
         by: "ann".to_owned(),
         override_window,
+        after_fetch: false,
     }
 }
 

@@ -51,12 +51,21 @@ pub struct SyncRequest {
     /// Whether the sync is allowed outside of the change windows.
     #[serde(default)]
     pub override_window: bool,
+    /// Whether the request lasts until the commits at its time are reconciled, because a client
+    /// waits for their result.
+    #[serde(default)]
+    pub after_fetch: bool,
 }
 
 /// Age at which an unclaimed request becomes stale.
 const STALE: SignedDuration = SignedDuration::from_hours(1);
 
 impl SyncRequest {
+    /// Returns whether the request lasts until the commits at its time are reconciled.
+    pub fn needs_fetch(&self) -> bool {
+        self.override_window || self.after_fetch
+    }
+
     /// Returns whether the request is so old that no controller is allowed to take it.
     pub fn is_stale(&self, now: Timestamp) -> bool {
         now.duration_since(self.at) >= STALE
@@ -165,6 +174,7 @@ mod tests {
                 at: at(60),
                 by: "bob@host".to_owned(),
                 override_window: true,
+                after_fetch: true,
             }),
             approved: None,
         }

@@ -343,12 +343,20 @@ fn an_override_of_the_windows_outlasts_a_dependency() {
 
 #[test]
 fn a_request_stays_open_until_its_commits_have_arrived() {
-    for (override_window, answered, is_open) in
-        [(true, 6, true), (true, 7, false), (false, 6, false)]
-    {
+    let waiting = SyncRequest {
+        after_fetch: true,
+        ..request(false)
+    };
+    for (request, answered, is_open) in [
+        (request(true), 6, true),
+        (request(true), 7, false),
+        (waiting.clone(), 6, true),
+        (waiting, 7, false),
+        (request(false), 6, false),
+    ] {
         let mut bench = Bench::new();
         let mut summary = plan();
-        summary.requests.sync = Some(request(override_window));
+        summary.requests.sync = Some(request.clone());
         summary.fetch = Some(Fetch {
             number: 7,
             until: bench.now.at + Duration::from_mins(10),
@@ -360,12 +368,8 @@ fn a_request_stays_open_until_its_commits_have_arrived() {
         bench.plan(summary);
         bench.executed(ReconcileOutcome::Deployed);
         let fulfilled = bench.outcome().request;
-        assert_eq!(fulfilled.is_none(), is_open, "{override_window} {answered}");
-        assert_eq!(
-            bench.rest().for_fetch,
-            is_open,
-            "{override_window} {answered}"
-        );
+        assert_eq!(fulfilled.is_none(), is_open, "{request:?} {answered}");
+        assert_eq!(bench.rest().for_fetch, is_open, "{request:?} {answered}");
     }
 }
 
