@@ -38,11 +38,15 @@ const ROUNDS: usize = 5;
 /// each deletion; they are listed at the end. Shows the plan and asks for
 /// confirmation. Works without the bundle in git, and continues an interrupted
 /// run.
+///
+/// With --keep-objects, nothing is deleted: the objects lose the marks of
+/// pleach, and only the record is removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach uninstall production/web         after confirmation
-  pleach uninstall production/web --yes   without confirmation")]
+  pleach uninstall production/web                  after confirmation
+  pleach uninstall production/web --yes            without confirmation
+  pleach uninstall production/web --keep-objects   hand the objects over to another tool")]
 pub(crate) struct UninstallArgs {
     /// Release to remove
     #[arg(value_name = "ENV/RELEASE")]
@@ -51,6 +55,10 @@ pub(crate) struct UninstallArgs {
     /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
+
+    /// Delete no object: remove the record, and the marks of pleach from the objects
+    #[arg(long)]
+    keep_objects: bool,
 
     /// Time-out of each wait, such as 90s or 10m [default: the time-out of the release]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
@@ -96,7 +104,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);
     let claim = args.local.claim(&args.lock);
-    let mut outcome = Outcome::new("uninstall", args.output, claim);
+    // The command that continues a stopped run must not delete more.
+    let command = if args.keep_objects {
+        "uninstall --keep-objects"
+    } else {
+        "uninstall"
+    };
+    let mut outcome = Outcome::new(command, args.output, claim);
     let mut shown: Option<Plan> = None;
     let mut is_over = false;
     for _ in 0..ROUNDS {
@@ -196,6 +210,11 @@ async fn plan(
         successors,
         args.timeout,
     );
+    let gone = if args.keep_objects {
+        gone.keeping_objects()
+    } else {
+        gone
+    };
     session.plan_end(ui, &gone).await.map(Some)
 }
 
@@ -272,6 +291,10 @@ async fn confirm(
     let id = &planned.observation.observed.cluster;
     let place = format!("{} (cluster {id})", session.cluster.server());
     let question = match planned.plan.count(Action::Delete) {
+        0 if args.keep_objects => format!(
+            "Keep all objects, and remove the record of release {} from {place}?",
+            args.target
+        ),
         0 => format!(
             "No object is deleted; remove the record of release {} from {place}?",
             args.target

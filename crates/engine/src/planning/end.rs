@@ -95,6 +95,13 @@ impl Gone {
         }
     }
 
+    /// Keeps the objects: the uninstall removes only the record and the marks of pleach.
+    #[must_use]
+    pub fn keeping_objects(mut self) -> Self {
+        self.removal.keeps_objects = true;
+        self
+    }
+
     /// Builds the desired state from the record, without the bundle.
     fn desired(&self, planner: &Planner<'_>) -> Desired {
         let memory = self.record.memory.clone().unwrap_or_default();

@@ -78,6 +78,7 @@ impl Successors {
             consented: consented.filter(|_| self.unread.is_empty()),
             successors: self.known,
             has_file,
+            keeps_objects: false,
         };
         (removal, self.unread)
     }

@@ -30,6 +30,10 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
+    if ctx.removal.is_some_and(|removal| removal.keeps_objects) {
+        // The rules protect objects that need a deleted one.
+        return;
+    }
     for (index, rule) in ctx.desired.terms.block_uninstall.iter().enumerate() {
         let outcome = ctx.observed.blocking.get(&index);
         draft

@@ -132,13 +132,11 @@ pub(super) fn done_or_ask(ctx: &Ctx<'_>, plan: Plan) -> Planning {
 /// Returns the open questions that need no plan: the reasons against an
 /// uninstall that git consents to.
 pub(super) fn before_removal(ctx: &Ctx<'_>) -> BTreeSet<Question> {
-    if ctx
-        .removal
-        .is_none_or(|removal| removal.consented.is_none())
-    {
+    let Some(removal) = ctx.removal.filter(|removal| removal.consented.is_some()) else {
         return BTreeSet::new();
-    }
-    let rules = 0..ctx.desired.terms.block_uninstall.len();
+    };
+    let count = ctx.desired.terms.block_uninstall.len();
+    let rules = 0..if removal.keeps_objects { 0 } else { count };
     let questions = rules.map(Question::Blocking);
     open(ctx, questions.chain([Question::Dependents]))
 }

@@ -24,6 +24,9 @@ use pleach_model::order::StageName;
 use pleach_state::inventory::{Entry, EntryState};
 use pleach_state::live::LiveMeta;
 
+/// Reason why an object that was about to be created stays.
+const UNCONFIRMED: &str = "its creation was never confirmed, so an existing object is not changed";
+
 /// Conditions of an uninstall.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removal {
@@ -33,6 +36,8 @@ pub struct Removal {
     pub successors: Vec<Successor>,
     /// True if the environment still has a file in which a user could consent.
     pub has_file: bool,
+    /// True if the objects stay, and only the record is removed.
+    pub keeps_objects: bool,
 }
 
 /// Proof of consent to an uninstall.
@@ -127,7 +132,9 @@ pub(super) fn run(ctx: &Ctx<'_>, mut draft: Decided) -> (Bracketed, Outgoing) {
     };
     let members = hand_over(ctx, &mut draft, removal, &mut outgoing);
     let mut retained = Vec::new();
-    if removal.consented.is_some() {
+    if removal.consented.is_some() && removal.keeps_objects {
+        keep_all(ctx, &mut draft, &members, &mut retained);
+    } else if removal.consented.is_some() {
         decide(ctx, &mut draft, &members, &mut retained);
     } else {
         wait_for_consent(ctx, &mut draft, &members);
@@ -167,6 +174,37 @@ fn decide(
     check_backends(ctx, draft, &pruned);
     report_running(ctx, draft, &pruned);
     draft.pruned = pruned;
+}
+
+/// Decides every member, with consent to an uninstall that keeps the objects.
+/// Adds the members that are released to `retained`.
+fn keep_all(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    members: &[(&ObjectId, &Entry)],
+    retained: &mut Vec<ObjectId>,
+) {
+    for &(id, entry) in members {
+        let live = ctx.observed.live_meta(id);
+        let is_other = live.is_some_and(|live| entry.uid.as_deref() != Some(&live.uid));
+        if entry.state == EntryState::Intended && live.is_some() {
+            skip(draft, id, UNCONFIRMED);
+        } else if is_other {
+            unchanged(draft, id, "its name now belongs to another object");
+            retained.push(id.clone());
+        } else if !ctx.observed.is_complete(id) {
+            // It stays a member, as in any uninstall.
+            let why = "its kind could not be listed completely";
+            let finding = prune::retained(ctx, "incomplete-view", why);
+            skip(draft, id, &finding.message);
+            draft.findings.push(finding.on(id.clone()));
+        } else if live.is_none() {
+            unchanged(draft, id, "gone already");
+        } else {
+            skip(draft, id, "stays because the uninstall keeps all objects");
+            retained.push(id.clone());
+        }
+    }
 }
 
 /// Excludes members that other releases took over or will take over. Returns
@@ -258,11 +296,7 @@ fn judge(
     for &(id, entry) in members {
         match entry.state {
             EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "it does not exist"),
-            EntryState::Intended => skip(
-                draft,
-                id,
-                "its creation was never confirmed, so an existing object is not changed",
-            ),
+            EntryState::Intended => skip(draft, id, UNCONFIRMED),
             EntryState::Kept => {
                 skip(
                     draft,

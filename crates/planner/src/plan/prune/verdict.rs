@@ -271,7 +271,8 @@ pub(super) fn consent(ctx: &Ctx<'_>, action: &str, id: &ObjectId) -> String {
     )
 }
 
-pub(super) fn retained(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {
+/// Returns the warning that an object stays.
+pub(in crate::plan) fn retained(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {
     let message = match ctx.removal {
         Some(_) => format!("stays because {why}"),
         None => format!("no longer in git; stays because {why}"),

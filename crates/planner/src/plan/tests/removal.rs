@@ -109,6 +109,52 @@ fn an_uninstall_deletes_in_reverse_and_releases_protected_objects() {
     assert!(plan.findings.iter().all(|finding| !finding.is_error()));
 }
 
+fn keeping_objects() -> Removal {
+    Removal {
+        keeps_objects: true,
+        ..by_command()
+    }
+}
+
+#[test]
+fn an_uninstall_that_keeps_the_objects_releases_them_all() {
+    // Protected objects and registrations are objects like any other: nothing is deleted.
+    let plan = Scene::new()
+        .installed(EVERYTHING)
+        .backend("web/s", false, 0)
+        .end(&keeping_objects());
+    assert!(deleted(&plan).is_empty());
+    assert_eq!(released(&plan).len(), EVERYTHING.lines().count());
+    let patched = plan.steps.iter();
+    let patched = patched.filter(|step| matches!(step.op, Op::Patch { .. }));
+    assert_eq!(patched.count(), EVERYTHING.lines().count());
+    assert!(plan.removal.as_ref().unwrap().ends);
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+}
+
+#[rstest]
+#[case::member(Scene::new().installed("ConfigMap/web/c: {}"),
+    "skip ConfigMap/web/c: stays because the uninstall keeps all objects", true)]
+#[case::of_others(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Kept),
+    "skip ConfigMap/web/c: stays because the uninstall keeps all objects", true)]
+#[case::gone(Scene::new().installed("ConfigMap/web/c: {}").gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: gone already", false)]
+#[case::another(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| meta.uid = "later".into()),
+    "unchanged ConfigMap/web/c: its name now belongs to another object", true)]
+#[case::never_confirmed(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended),
+    "skip ConfigMap/web/c: its creation was never confirmed, so an existing object is not changed", false)]
+#[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
+    "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
+fn it_stays_when_all_objects_do(
+    #[case] scene: Scene,
+    #[case] change: &str,
+    #[case] is_forgotten: bool,
+) {
+    let plan = scene.end(&keeping_objects());
+    assert!(deleted(&plan).is_empty());
+    assert_eq!(changes(&plan), [change]);
+    assert_eq!(released(&plan).len(), usize::from(is_forgotten));
+}
+
 #[rstest]
 #[case::deleted("Delete", true)]
 #[case::retained("Retain", false)]
