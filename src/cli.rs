@@ -7,6 +7,7 @@ pub mod error;
 pub mod exit;
 pub mod load;
 mod log_lines;
+mod logs;
 pub mod target;
 pub mod ui;
 
@@ -164,6 +165,7 @@ enum Command {
     Worker(worker::WorkerArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
+    Logs(logs::LogsArgs),
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
     Promote(promote::PromoteArgs),
@@ -214,6 +216,7 @@ impl Cli {
             | Command::Apply(_)
             | Command::Status(_)
             | Command::History(_)
+            | Command::Logs(_)
             | Command::Rollback(_)
             | Command::Preview(_)
             | Command::Promote(_)
@@ -275,6 +278,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Worker(args) => worker::run(ui, &args),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
+        Command::Logs(args) => runtime::block_on(&cancel, logs::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
         Command::Promote(args) => runtime::block_on(&cancel, promote::run(ui, &context, args)),
@@ -316,6 +320,8 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| log_lines::OneLine(ui::stderr()))
+        // Module paths say nothing to the operators of a controller.
+        .with_target(format.is_none())
         .with_ansi(ui::colors_on_stderr(global.color));
     let started = match format {
         Some(run::LogFormat::Json) => lines.json().flatten_event(true).try_init(),

@@ -6,6 +6,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod findings;
 pub(crate) mod history;
+pub(crate) mod logs;
 pub(crate) mod manifests;
 pub(crate) mod plan;
 pub(crate) mod preview;

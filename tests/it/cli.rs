@@ -11,6 +11,7 @@ mod help;
 mod hostile;
 mod init;
 mod lint;
+mod logs;
 mod preview;
 mod promote;
 mod render;

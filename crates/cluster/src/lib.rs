@@ -45,8 +45,8 @@ pub use identity::{Access, NamespacePermissions, User};
 pub use keys::{KeyHome, Keys, make_key, read_key};
 pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
-    Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, MetadataPage, Patch,
-    PatchOptions, Propagation, Selector,
+    Applied, ApplyOptions, ContainerRef, DeleteOptions, Deleted, List, LogPart, MetaList,
+    MetadataPage, Patch, PatchOptions, Propagation, Selector,
 };
 pub use path::ResourcePath;
 pub use registrations::RegistrationList;

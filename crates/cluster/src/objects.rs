@@ -10,6 +10,7 @@ use serde_json::Value;
 
 pub(super) use list::with_type;
 pub use list::{List, MetaList, MetadataPage, Selector};
+pub use log::{ContainerRef, LogPart};
 pub use write::{Applied, ApplyOptions, DeleteOptions, Deleted, Patch, PatchOptions, Propagation};
 
 use super::classify::Verb;

@@ -515,14 +515,14 @@ impl<T> Follow<T> {
 const LONGEST_LINE: usize = 16 << 20;
 
 /// Splits a body into lines.
-struct Lines {
+pub(super) struct Lines {
     body: Body,
     buffer: BytesMut,
     ready: VecDeque<Vec<u8>>,
 }
 
 impl Lines {
-    fn new(body: Body) -> Self {
+    pub(super) fn new(body: Body) -> Self {
         Self {
             body,
             buffer: BytesMut::new(),
@@ -530,7 +530,8 @@ impl Lines {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, kube::Error> {
+    /// Returns the next line that is not empty. `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, kube::Error> {
         loop {
             if let Some(line) = self.ready.pop_front() {
                 return Ok(Some(line));

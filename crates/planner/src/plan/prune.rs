@@ -9,7 +9,7 @@ mod verdict;
 pub(super) use backends::check as check_backends;
 pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
-pub(super) use verdict::{Judge, Verdict, is_running, kept};
+pub(super) use verdict::{Judge, Verdict, is_running, retained};
 
 use std::collections::BTreeMap;
 
