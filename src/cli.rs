@@ -20,6 +20,7 @@ mod doctor;
 mod explain;
 mod forge;
 mod format;
+mod help;
 mod history;
 mod init;
 mod lease;
@@ -46,8 +47,9 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{FromArgMatches as _, Parser};
 
+pub use completion::complete;
 pub use error::CliError;
 pub use exit::Exit;
 pub use load::Context;
@@ -66,24 +68,7 @@ pub use ui::{Color, Ui, Verbosity};
     version,
     disable_help_subcommand = true,
     subcommand_required = true,
-    arg_required_else_help = true,
-    after_help = "\
-Examples:
-  pleach init fleet                 create a small example repository
-  pleach render production          show the rendered objects; needs no cluster
-  pleach lint                       find mistakes in the files; needs no cluster
-  pleach diff production            show what apply would change
-  pleach apply production/web       apply one release, after confirmation
-  pleach status                     show installed releases and their readiness
-  pleach doctor                     show problems of the cluster
-  pleach run --repo URL             reconcile clusters with the branches of a repository
-
-Exit codes:
-  0  done                                  5    conflict
-  1  failed, or declined                   6    not ready in time
-  2  invalid usage                         7    refused by policy
-  3  repository invalid                    10   changes found (--exit-code)
-  4  cluster unreachable or access denied  130  interrupted"
+    arg_required_else_help = true
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -183,7 +168,7 @@ impl Cli {
     /// Parses arguments. Prints parse errors and `--help`, and then returns the exit code as error.
     pub fn from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Exit> {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
-        Self::command()
+        help::command()
             .color(color_of_messages(&arguments))
             .try_get_matches_from(arguments)
             .and_then(|matches| Self::from_arg_matches(&matches))
@@ -332,23 +317,30 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
 
 /// Returns the value of `--color`, for error messages about arguments.
 fn color_of_messages(arguments: &[OsString]) -> clap::ColorChoice {
-    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-    let mut color = std::env::var_os("PLEACH_COLOR");
-    for pair in arguments.windows(2) {
-        if pair[0] == "--color" {
-            color = Some(pair[1].clone());
-        }
-    }
-    for argument in arguments {
-        if let Some(value) = argument.to_str().and_then(|a| a.strip_prefix("--color=")) {
-            color = Some(value.into());
-        }
-    }
+    let color = option(arguments, "--color", "PLEACH_COLOR");
     match color.as_ref().and_then(|color| color.to_str()) {
         Some("always") => clap::ColorChoice::Always,
         Some("never") => clap::ColorChoice::Never,
         _ => clap::ColorChoice::Auto,
     }
+}
+
+/// Returns the value of an option of arguments that are not parsed, or of its variable.
+fn option(arguments: &[OsString], name: &str, variable: &str) -> Option<OsString> {
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let mut value = std::env::var_os(variable);
+    for pair in arguments.windows(2) {
+        if pair[0] == name {
+            value = Some(pair[1].clone());
+        }
+    }
+    for argument in arguments {
+        let rest = argument.to_str().and_then(|text| text.strip_prefix(name));
+        if let Some(text) = rest.and_then(|rest| rest.strip_prefix('=')) {
+            value = Some(text.into());
+        }
+    }
+    value
 }
 
 /// Reports a panic to the user. Used as the panic hook of the process.
@@ -362,6 +354,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_valid() {
-        Cli::command().debug_assert();
+        help::command().debug_assert();
     }
 }

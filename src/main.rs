@@ -27,6 +27,9 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Exit {
+    if let Some(exit) = cli::complete(std::env::args_os()) {
+        return exit;
+    }
     let cli = match Cli::from_args(std::env::args_os()) {
         Ok(cli) => cli,
         Err(exit) => return exit,

@@ -28,7 +28,8 @@ pub(super) struct ForgeArgs {
         long = "forge",
         value_name = "PRODUCT",
         env = "PLEACH_FORGE",
-        hide_env_values = true
+        hide_env_values = true,
+        hide_short_help = true
     )]
     product: Option<Product>,
 
@@ -38,7 +39,8 @@ pub(super) struct ForgeArgs {
         long,
         value_name = "URL",
         env = "PLEACH_FORGE_URL",
-        hide_env_values = true
+        hide_env_values = true,
+        hide_short_help = true
     )]
     forge_url: Option<String>,
 
@@ -47,7 +49,8 @@ pub(super) struct ForgeArgs {
         long,
         value_name = "NAME",
         env = "PLEACH_FORGE_PROJECT",
-        hide_env_values = true
+        hide_env_values = true,
+        hide_short_help = true
     )]
     forge_project: Option<String>,
 
@@ -57,7 +60,8 @@ pub(super) struct ForgeArgs {
         long,
         value_name = "FILE",
         env = "PLEACH_FORGE_TOKEN_FILE",
-        hide_env_values = true
+        hide_env_values = true,
+        hide_short_help = true
     )]
     forge_token_file: Option<PathBuf>,
 }

@@ -160,7 +160,7 @@ impl Context {
     }
 
     /// Returns the files of the revision, or of the working tree.
-    fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
+    pub(super) fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree: Box<dyn FileTree> = match &self.settings.revision {
             Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),

@@ -19,6 +19,7 @@ use super::Folder;
 #[case("preview", &["preview"])]
 #[case("status", &["status"])]
 #[case("history", &["history"])]
+#[case("logs", &["logs"])]
 #[case("doctor", &["doctor"])]
 #[case("suspend", &["suspend"])]
 #[case("resume", &["resume"])]
@@ -38,6 +39,23 @@ fn help_of(#[case] name: &str, #[case] command: &[&str]) {
     // Unfinished commands and those of the controller are hidden.
     for word in ["rehearse", "worker"] {
         assert!(!run.stdout.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn the_short_help_lists_the_commands_by_group() {
+    let run = Folder::new().run(&["-h"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert_snapshot!("short_help_pleach", run.stdout);
+}
+
+#[test]
+fn global_options_work_before_and_after_the_command() {
+    let folder = Folder::new();
+    for arguments in [["--repo", "none", "lint"], ["lint", "--repo", "none"]] {
+        let run = folder.run(&arguments);
+        assert_eq!(run.code, 3, "{}", run.stderr);
+        assert!(run.stderr.contains("none"), "{}", run.stderr);
     }
 }
 
