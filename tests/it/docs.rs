@@ -470,7 +470,10 @@ fn install_missing_tools(user: &str) -> (Option<i32>, String, String) {
     let machine = tempfile::tempdir().unwrap();
     let calls = machine.path().join("calls");
     for (name, script) in [
-        ("apt-get", "#!/bin/bash\necho \"$*\" >>\"$CALLS\"\n".to_owned()),
+        (
+            "apt-get",
+            "#!/bin/bash\necho \"$*\" >>\"$CALLS\"\n".to_owned(),
+        ),
         ("id", format!("#!/bin/bash\necho {user}\n")),
         ("sudo", "#!/bin/bash\nexit 1\n".to_owned()),
         ("cargo", "#!/bin/bash\n".to_owned()),
