@@ -135,7 +135,7 @@ impl<'a> Taken<'a> {
 
 /// Returns the kind that a CRD defines.
 fn defined_by(manifest: &Manifest) -> Option<GroupKind> {
-    if !pleach_planner::crd::is_definition(manifest.id()) {
+    if !pleach_planner::crd::is_crd(manifest.id()) {
         return None;
     }
     let value = manifest.value();

@@ -372,7 +372,7 @@ impl Run<'_> {
             inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),
             gone: Mutex::default(),
-            places: Semaphore::new(CONCURRENCY),
+            permits: Semaphore::new(CONCURRENCY),
             controllers: wait::Controllers::default(),
             statuses: wait::Statuses::default(),
             can_roll_back: observed

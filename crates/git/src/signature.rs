@@ -259,7 +259,7 @@ mod tests {
     fn judged(reason: &str) -> Distrust {
         judgement(&Ended {
             is_content: false,
-            reason: reason.to_owned(),
+            output: reason.to_owned(),
         })
         .unwrap_err()
     }

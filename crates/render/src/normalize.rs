@@ -220,7 +220,7 @@ impl Pass<'_> {
         } else {
             Unnamed::set_placeholder(&mut value)
         };
-        let mut draft = self.finish(value, place, unnamed.is_some())?;
+        let mut draft = self.draft(value, place, unnamed.is_some())?;
         if let Some(unnamed) = unnamed {
             unnamed.restore(&mut draft.value);
             draft.is_unnamed = true;
@@ -228,7 +228,7 @@ impl Pass<'_> {
         Some(draft)
     }
 
-    fn finish(&mut self, mut value: Value, place: Place, is_beginning: bool) -> Option<Draft> {
+    fn draft(&mut self, mut value: Value, place: Place, is_beginning: bool) -> Option<Draft> {
         if let Err(finding) = self.verify(&mut value, &place) {
             self.outcome.findings.push(*finding);
             return None;
@@ -406,7 +406,7 @@ impl Pass<'_> {
                 }
             }
             if changed {
-                patched.extend(self.finish(draft.value, draft.place, false));
+                patched.extend(self.draft(draft.value, draft.place, false));
             } else {
                 patched.push(draft);
             }

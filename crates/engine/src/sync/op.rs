@@ -232,9 +232,9 @@ impl Operator<'_> {
                 events.send(EventKind::Retrying(id, retrying.error.message.clone()));
             })
             .unless(move || {
-                let asked = asked.clone();
+                let stop = stop.clone();
                 async move {
-                    asked.wait().await;
+                    stop.wait().await;
                 }
             });
         let retry = match self.permit(step) {

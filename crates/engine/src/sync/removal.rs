@@ -104,7 +104,7 @@ async fn finish(
         let remaining = returned::keep(context, desired, observed, plan, &mut inventory);
         Box::pin(remaining).await;
     }
-    finish(run, state, plan, outgoing, &inventory, result).await
+    write_record(run, state, plan, outgoing, &inventory, result).await
 }
 
 /// Returns whether execution would write anything, even only the record.
@@ -152,7 +152,7 @@ fn without_released(
 }
 
 /// Writes the remaining record, or removes it if it is empty.
-async fn finish(
+async fn write_record(
     run: &Run<'_>,
     state: &mut State,
     plan: &Plan,

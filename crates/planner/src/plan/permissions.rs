@@ -148,7 +148,7 @@ fn on_kind(
     namespace: Option<&String>,
 ) -> Option<Permission> {
     let discovered = || ctx.observed.discovery.preferred(kind);
-    let resource = match ctx.defined_kind(kind) {
+    let resource = match ctx.crd(kind) {
         Some((_, defined_kind)) => defined_kind.plural.clone(),
         None => discovered()?.1.plural.clone(),
     };
@@ -281,7 +281,7 @@ fn of_the_record(ctx: &Ctx<'_>, plan: &Plan) -> Vec<Permission> {
         let is_removed = plan
             .removal
             .as_ref()
-            .is_some_and(|outgoing| outgoing.is_removed);
+            .is_some_and(|outgoing| outgoing.ends);
         permissions.extend(is_removed.then(|| release("delete", None)));
     }
     permissions

@@ -122,7 +122,7 @@ pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result
     stage.reconciled(leg).await?;
     stage.end().await?;
     let is_reached = outcomes[&leg].is_reached(&stage.client, PATIENCE).await;
-    is_reached.with_context(|| format!("not as after an undisturbed {leg}\n{}", stage.log()))?;
+    is_reached.with_context(|| format!("not as after an undisturbed {leg}\n{}", stage.logs()))?;
     nothing_temporary(&Dump::take(&stage.client).await?)?;
     let others = stage.touched(&log).await?;
     let others: Vec<&String> = others.difference(&touched).collect();
@@ -247,7 +247,7 @@ impl Stage {
         let begun = Instant::now();
         while !(self.is_reached(leg)? && self.is_at_last_commit()?) {
             if begun.elapsed() > RECONCILED {
-                bail!("{leg} is not reached after {RECONCILED:?}\n{}", self.log());
+                bail!("{leg} is not reached after {RECONCILED:?}\n{}", self.logs());
             }
             sleep(CHECKS).await;
         }
@@ -319,11 +319,11 @@ impl Stage {
             ensure!(
                 begun.elapsed() < EXIT,
                 "the loop does not end\n{}",
-                self.log()
+                self.logs()
             );
             sleep(Duration::from_millis(20)).await;
         };
-        ensure!(status.success(), "the loop: {status}\n{}", self.log());
+        ensure!(status.success(), "the loop: {status}\n{}", self.logs());
         Ok(())
     }
 
@@ -352,7 +352,7 @@ impl Stage {
     }
 
     /// Returns the last log lines of the controllers.
-    fn log(&self) -> String {
+    fn logs(&self) -> String {
         let log = |number: usize| {
             let text = self.words(number);
             let lines: Vec<&str> = text.lines().collect();

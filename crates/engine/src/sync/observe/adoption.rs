@@ -211,7 +211,7 @@ impl Reader<'_> {
             if rest == *answer.value() {
                 return None;
             }
-            let prediction = self.predict((manifest, desired), live, &rest).await;
+            let prediction = self.predict_content((manifest, desired), live, &rest).await;
             if !matches!(prediction, Some(Err(_))) {
                 return prediction;
             }
@@ -221,11 +221,11 @@ impl Reader<'_> {
         let sent = desired.ignored.question(manifest, live.value(), &ours);
         let sent = sent.unwrap_or_else(|| manifest.value());
         let rest = ownership::predicted(live.value(), &sent, &self.manager, &from, ignored);
-        self.predict((manifest, desired), live, &rest).await
+        self.predict_content((manifest, desired), live, &rest).await
     }
 
     /// Predicts a live object with this content.
-    async fn predict(
+    async fn predict_content(
         &self,
         (manifest, desired): (&Manifest, &Desired),
         live: &Live,
