@@ -105,7 +105,7 @@ async fn fix(
     id: &ObjectId,
     args: &DoctorArgs,
 ) -> Result<Exit, CliError> {
-    let diagnosis = diagnose(ui, cluster, id).await?;
+    let diagnosis = diagnose_one(ui, cluster, id).await?;
     let mut shown = String::new();
     format::doctor::one(&mut shown, &diagnosis);
     ui.status(shown.trim_end());
@@ -117,7 +117,7 @@ async fn fix(
         return Err(CliError::new(Kind::Failed, "declined; nothing was deleted"));
     }
     // The prompt can take long, and the Service can be back.
-    let again = diagnose(ui, cluster, id).await?;
+    let again = diagnose_one(ui, cluster, id).await?;
     if again.deletion(args.yes).as_ref() != Ok(&decided) {
         return Err(CliError::new(
             Kind::Conflict,
@@ -156,7 +156,7 @@ async fn fix(
 }
 
 /// Diagnoses one registration.
-async fn diagnose(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
+async fn diagnose_one(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
     let Some(observations) = doctor::examine_one(cluster, id).await? else {
         return Err(CliError::new(
             Kind::Failed,

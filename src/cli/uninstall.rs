@@ -145,7 +145,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
             confirm(ui, ctx, &args, &session, &planned).await?;
             if args.local.is_intended() && follower.of(&planned).is_some() {
                 let store = &planned.desired.store;
-                args.local.hold(&cluster, &name, store).await?;
+                args.local.suspend(&cluster, &name, store).await?;
             }
         }
         shown = Some(planned.plan.clone());

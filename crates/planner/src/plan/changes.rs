@@ -76,7 +76,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     match ctx.observed.live_meta(id) {
         None => absent(ctx, draft, manifest),
         Some(live) if live.deleting || in_terminating_namespace => {
-            terminating(ctx, draft, manifest, live)
+            terminating(ctx, draft, manifest, live);
         }
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
