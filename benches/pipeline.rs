@@ -13,7 +13,7 @@ use pleach_config::ResolvedEnvironment;
 use pleach_fields::diff::{fields::Scope, masking::Masker, ownership};
 use pleach_formats::{policy::PrunePolicy, versions::VersionPolicy};
 use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::{DesiredDigest, Digest, DigestKey, ObjectId, annotations, yaml};
 use pleach_model::tree::MemoryTree;
 use pleach_planner::observe::{ClusterId, Listing, ListingKey, Observed, Prediction};
@@ -347,7 +347,7 @@ fn diff(c: &mut Criterion) {
         full_deletes: false,
     };
     let table = KindTable::for_minor("1.36").unwrap();
-    let definitions = Definitions::default();
+    let crds = Crds::default();
     for objects in SIZES {
         let scene = Scene::changed(objects);
         let plan = plan::plan_offline(&scene.desired, &scene.observed, &scene.policy);
@@ -361,7 +361,7 @@ fn diff(c: &mut Criterion) {
                     policy: &scene.policy,
                     kinds: Catalog {
                         table: &table,
-                        definitions: &definitions,
+                        crds: &crds,
                     },
                     view,
                 };

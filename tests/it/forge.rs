@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pleach_files::{FileContent, write_atomic};
-use pleach_forge::{Forge, ForgeError, Proposal, State, Status, Token, Told};
+use pleach_forge::{Forge, ForgeError, Proposal, ReportOutcome, State, Status, Token};
 use pleach_formats::file::ForgeKind;
 use pleach_reconciler::config::ForgeAddress;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, PROJECT, Pull, TOKEN};
@@ -68,16 +68,16 @@ async fn there_is_one_comment_and_it_is_ours(
     let second = format!("{MARKER}\n## two\n");
     assert_eq!(
         forge.report(7, MARKER, &first).await.unwrap(),
-        Told::Created
+        ReportOutcome::Created
     );
     fake.note(7, SOMEBODY, "thanks");
     assert_eq!(
         forge.report(7, MARKER, &first).await.unwrap(),
-        Told::Unchanged
+        ReportOutcome::Unchanged
     );
     assert_eq!(
         forge.report(7, MARKER, &second).await.unwrap(),
-        Told::Updated
+        ReportOutcome::Updated
     );
     let notes = fake.notes(7);
     assert_eq!(notes.len(), 5, "{notes:?}");
@@ -331,7 +331,7 @@ async fn a_forge_in_trouble_is_asked_again_and_a_comment_is_not_written_twice() 
     assert_eq!(fake.asked().len(), 5);
     assert_eq!(
         forge.report(1, MARKER, MARKER).await.unwrap(),
-        Told::Created
+        ReportOutcome::Created
     );
 }
 
