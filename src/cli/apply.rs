@@ -33,6 +33,7 @@ pub(super) use outcome::{Outcome, exit_of_kind};
 /// verify, prune. Answer `d` to see all differences first, in the pager of
 /// variable PAGER. Without a terminal, --yes is required. Ctrl-C stops at the
 /// next safe point; the next apply continues from there.
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

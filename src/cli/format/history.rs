@@ -105,8 +105,8 @@ mod tests {
         };
         let text = anstream::adapter::strip_str(&text(&installed)).to_string();
         assert_snapshot!(text, @r"
-        AT                    VERSION  REVISION  RESULT    BY          TOOK   CHANGES    MESSAGE
-        2026-07-01T11:00:00Z  v2       abc       failed    controller                    no
+        AT                    VERSION  REVISION  RESULT    BY          TOOK    CHANGES    MESSAGE
+        2026-07-01T11:00:00Z  v2       abc       failed    controller                     no
         2026-07-01T10:00:00Z  v1       abc       deployed  ann@desk    1m 12s  2 created
         2026-07-01T09:00:00Z  v0       abc       deployed
         ");

@@ -208,10 +208,10 @@ fn exit_of_condition(kind: &str, reason: &str) -> Exit {
             | "Contested",
         )
         | ("SourceUnavailable", _) => Exit::REPOSITORY,
-        ("Stalled", "Refused" | "AwaitingApproval" | "WrongCluster") => Exit::POLICY,
+        ("Stalled", "Refused" | "AwaitingApproval" | "WrongCluster")
+        | ("Reconciling", WINDOW_CLOSED) => Exit::POLICY,
         ("Stalled", "Blocked") => Exit::CONFLICT,
         ("Stalled", _) => Exit::FAILED,
-        ("Reconciling", WINDOW_CLOSED) => Exit::POLICY,
         ("Reconciling", DEPENDENCY_NOT_READY) | ("Degraded", _) => Exit::NOT_READY,
         _ => Exit::DONE,
     }

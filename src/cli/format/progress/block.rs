@@ -149,8 +149,8 @@ mod tests {
 
           ✓ 3 ready   api cart payments
           ✗ Deployment frontend  ImagePullBackOff: shop/frontend:1.O: not found; 0…  9s
-          ⠇ Deployment search    1 of 3 replicas ready                          1m 11s
-          ⠇ Deployment checkout  2 of 3 replicas ready                             11s
+          ⠇ Deployment search    1 of 3 replicas ready                           1m 11s
+          ⠇ Deployment checkout  2 of 3 replicas ready                              11s
         ");
         assert!(drawn.lines().all(|line| line.chars().count() <= 79));
     }
