@@ -187,7 +187,10 @@ fn keep_all(
     for &(id, entry) in members {
         let live = ctx.observed.live_meta(id);
         let is_other = live.is_some_and(|live| entry.uid.as_deref() != Some(&live.uid));
-        if entry.state == EntryState::Intended && live.is_some() {
+        if entry.state == EntryState::Observed {
+            skip(draft, id, "stays because its creator stays");
+            kept.push(id.clone());
+        } else if entry.state == EntryState::Intended && live.is_some() {
             skip(draft, id, UNCONFIRMED);
         } else if is_other {
             unchanged(draft, id, "its name now belongs to another object");

@@ -142,6 +142,8 @@ fn an_uninstall_that_keeps_the_objects_releases_them_all() {
     "unchanged ConfigMap/web/c: its name now belongs to another object", true)]
 #[case::never_confirmed(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended),
     "skip ConfigMap/web/c: its creation was never confirmed, so an existing object is not changed", false)]
+#[case::run_time_object(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Observed).incomplete("ConfigMap"),
+    "skip ConfigMap/web/c: stays because its creator stays", true)]
 #[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
     "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
 fn it_stays_when_all_objects_do(
