@@ -8,7 +8,7 @@ use crate::samples::{BUNDLE, config_map};
 const RELEASE: &str = "release.pleach.dev";
 
 /// Waits until the controller has synced release web and recorded that it follows it.
-fn until_followed(fleet: &Fleet) {
+pub(crate) fn until_followed(fleet: &Fleet) {
     let said = fleet.until_condition("Followed", "Loop");
     let branch = format!("env/{} of repository", fleet.environment);
     assert_eq!(said, branch);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::desk::until_followed;
 use crate::fleet::Fleet;
 use crate::handover::moving;
 use crate::loop_run::fleet;
@@ -99,6 +100,29 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.until_value("second");
     fleet.until_not("Reconciling");
     running.stopped();
+}
+
+#[test]
+fn a_sync_that_is_waited_for_ends_with_the_result_of_the_push_before_it() {
+    let fleet = fleet("loop-awaited", "{interval: 1h}");
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let running = fleet.runs_with(&["--repo", &repo, "loop-awaited"]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    until_followed(&fleet);
+    fleet.push_value("first", "second");
+    fleet
+        .run(&["sync", "loop-awaited", "--wait", "--timeout", "60s"])
+        .ended_with(0)
+        .says("loop-awaited/web: deployed");
+    assert_eq!(fleet.value().as_deref(), Some("second"));
+    running.stopped();
+    // Nobody would execute the request of a suspended release.
+    fleet.run(&["suspend", "loop-awaited"]).ended_with(0);
+    fleet
+        .run(&["sync", "loop-awaited", "--wait"])
+        .ended_with(7)
+        .says("no sync was requested");
 }
 
 #[test]

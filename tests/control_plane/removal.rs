@@ -170,6 +170,25 @@ fn uninstall_takes_everything_away_in_order_and_keeps_what_is_protected() {
 }
 
 #[test]
+fn an_uninstall_can_keep_all_objects() {
+    let fleet = fleet("stays", &everything("stays"));
+    fleet.applied();
+    let arguments = ["uninstall", "stays/shop", "--keep-objects", "--yes"];
+    let (run, events) = fleet.watched(|fleet| fleet.run(&arguments).ended_with(0));
+    run.says("release stays.shop v1.0.0: uninstalled");
+    assert_eq!(deletions(&events), [""; 0]);
+    assert!(!has_state(&fleet));
+    let gears = ["crd", "gears.stays.example.org"];
+    let settings = ["-n", "stays", "cm/settings"];
+    for kept in [&settings[..], &["-n", "stays", "deploy/shop"], &gears] {
+        assert_eq!(marks(&fleet, kept), ["pleach.dev/released"], "{kept:?}");
+    }
+    // A release of the same name takes them again without `adopt`.
+    fleet.applied();
+    assert!(!marks(&fleet, &settings).contains(&"pleach.dev/released".to_owned()));
+}
+
+#[test]
 fn claims_that_go_with_their_set_are_named() {
     let set = samples::deployment("db")
         .replace("kind: Deployment", "kind: StatefulSet")
