@@ -200,7 +200,7 @@ mod tests {
             (
                 "environments/dev.yaml",
                 format!(
-                    "{api}\nkind: Environment\nextends: _base\nreleases:\n  - {{name: web, bundle: none}}\n  - {{name: api, bundle: none}}\n"
+                    "{api}\nkind: Environment\nextends: _base.yaml\nreleases:\n  - {{name: web, bundle: none}}\n  - {{name: api, bundle: none}}\n"
                 ),
             ),
             ("environments/broken.yaml", "releases: [".to_owned()),

@@ -50,7 +50,8 @@ const TEMPLATE: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
 
-{before-help}{options}{after-help}";
+{before-help}Options:
+{options}{after-help}";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -114,14 +115,11 @@ pub(super) fn command() -> Command {
 fn names() -> String {
     let mut text = String::new();
     for Group { title, commands } in GROUPS {
-        let style = Styles::styled();
-        let header = style.get_header();
         let space = 12 - title.len();
-        let names = commands.join("  ");
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{header}{title}:{header:#}{:space$}{names}", "");
+        let heading = heading(&text, "\n", title);
+        let _ = write!(text, "{heading}{:space$}{}", "", commands.join("  "));
     }
-    text.truncate(text.trim_end().len());
     text
 }
 
@@ -129,21 +127,26 @@ fn names() -> String {
 fn descriptions(program: &Command) -> String {
     let mut text = String::new();
     for Group { title, commands } in GROUPS {
-        let style = Styles::styled();
-        let header = style.get_header();
-        let _ = writeln!(text, "{header}{title}:{header:#}");
+        text.push_str(&heading(&text, "\n\n", title));
         for name in commands {
             let about = program
                 .find_subcommand(name)
                 .and_then(|command| command.get_about())
                 .map(ToString::to_string)
                 .unwrap_or_default();
-            let _ = writeln!(text, "  {name:<10}  {about}");
+            let _ = write!(text, "\n  {name:<10}  {about}");
         }
-        text.push('\n');
     }
-    text.truncate(text.trim_end().len());
     text
+}
+
+/// Formats the heading of a group. It contains the line breaks after the previous text: clap wraps
+/// a text with styles correctly only if they are in the part with the style.
+fn heading(before: &str, breaks: &str, title: &str) -> String {
+    let breaks = if before.is_empty() { "" } else { breaks };
+    let styles = Styles::styled();
+    let style = styles.get_header();
+    format!("{style}{breaks}{title}:{style:#}")
 }
 
 #[cfg(test)]
