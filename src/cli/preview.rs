@@ -388,10 +388,11 @@ async fn ask(
     }
 }
 
-/// Returns all findings, including objects that the API server would refuse.
+/// Returns all findings, including those of lint and objects that the API server would refuse.
 fn problems(found: &Preview) -> impl Iterator<Item = &Finding> {
     let environments = found.environments.iter();
-    findings(found).chain(environments.flat_map(|environment| &environment.refusals))
+    let first = environments.flat_map(|one| one.refusals.iter().chain(&one.lint));
+    findings(found).chain(first)
 }
 
 /// Returns all findings.

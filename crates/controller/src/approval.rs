@@ -7,11 +7,10 @@
 //! counts if our comment on the merged head listed these effects before the merge. The forge
 //! decides who is allowed to merge.
 
-use pleach_model::object::{ReleaseName, annotations};
 use pleach_planner::plan::Plan;
 use pleach_reconciler::release::Reasons;
 use pleach_report::preview::comment::stated;
-use pleach_state::inventory::{Attempt, Source, Store, UserRequests};
+use pleach_state::inventory::{Attempt, Source};
 
 use super::run::Target;
 use super::{ACTIONS, NAMED};
@@ -126,24 +125,12 @@ pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
         None => String::new(),
     };
     let waits = format!("waits for approval of {effects}: {}", difference(plan));
-    let place = approval_place(&desired.store, &desired.name);
+    let place = desired.store.approval_place(&desired.name);
     let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
     Some(Reasons {
         message: format!("{waits}{approved}; {how}"),
         about: format!("{waits}; {how}"),
     })
-}
-
-/// Returns the object and annotation that approve plans of a release, as kubectl arguments. For
-/// namespaced state this is the Namespace, because tenants can write ConfigMaps but not Namespaces.
-fn approval_place(store: &Store, name: &ReleaseName) -> String {
-    match store {
-        Store::Release => format!("{} {}", store.address(name), annotations::APPROVED),
-        Store::ConfigMap { namespace } => {
-            let annotation = UserRequests::approval_annotation(name);
-            format!("namespace {namespace} {annotation}")
-        }
-    }
 }
 
 /// Summarizes the changes of a plan.

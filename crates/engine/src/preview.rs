@@ -17,18 +17,25 @@ use pleach_planner::view::Drawing;
 use pleach_report::labels;
 use pleach_report::preview::{
     EnvironmentPreview, Preview, ReleasePreview, Touched,
-    words::{REMOVED, all_refused, all_removed, all_unknown},
+    words::{REMOVED, all_lint_errors, all_refused, all_removed, all_unknown},
 };
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
 pub use live::{ComparisonAccess, IntendedCluster, add_cluster, unanswered, unreachable};
 
-/// View of objects in previews.
+/// View of objects in comparisons with the cluster. The content of deleted live objects is left
+/// out, because git does not contain all of it.
 const VIEW: View = View {
     scope: fields::Scope::Owned,
     status: false,
     full_deletes: false,
+};
+
+/// View of objects in comparisons with the base.
+const VIEW_OF_GIT: View = View {
+    full_deletes: true,
+    ..VIEW
 };
 
 /// Summary without changes, also for skipped environments.
@@ -171,9 +178,11 @@ fn offline_preview(mut preview: EnvironmentPreview, comparison: Comparison) -> O
         mut masker,
         base_secrets,
         refusals,
+        lint,
         ..
     } = comparison;
     preview.refusals = refusals;
+    preview.lint = lint;
     preview.unchanged = unchanged.into_iter().map(|name| name.release).collect();
     for one in &releases {
         let drawing = Drawing {
@@ -181,7 +190,7 @@ fn offline_preview(mut preview: EnvironmentPreview, comparison: Comparison) -> O
             observed: &one.observed,
             policy: &one.policy,
             kinds: kinds.catalog(),
-            view: VIEW,
+            view: VIEW_OF_GIT,
         };
         let release = ReleasePreview::new(&one.plan, drawing, &mut masker);
         if release.is_quiet() {
@@ -215,7 +224,8 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
         [] => None,
         diffs => Some(labels::summary(diffs.iter().copied())),
     };
-    let parts = all_refused(preview).into_iter().chain(known);
+    let parts = all_refused(preview).into_iter();
+    let parts = parts.chain(all_lint_errors(preview)).chain(known);
     let parts = parts.chain(all_removed(preview));
     let parts: Vec<String> = parts.chain(all_unknown(preview)).collect();
     preview.summary = if parts.is_empty() {

@@ -1,10 +1,12 @@
-//! Static checks of manifests for errors that the API server would return.
+//! Static checks of manifests: errors that the API server would return, and other findings of lint.
+
+use std::collections::BTreeMap;
 
 use pleach_model::finding::{Finding, Severity};
 use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::ReleaseName;
 use pleach_model::tree::FileTree;
-use pleach_render::lint;
+use pleach_render::{Rendered, lint};
 
 use super::load::{Loaded, with_excerpts};
 
@@ -53,6 +55,76 @@ pub(super) fn since(
         }
     }
     found
+}
+
+/// A revision to lint.
+#[derive(Clone, Copy)]
+pub(super) struct Linted<'a> {
+    /// Its files.
+    pub(super) tree: &'a dyn FileTree,
+    /// Its rendered releases. Some releases can be missing, if they are the same at both revisions.
+    pub(super) loaded: &'a Loaded,
+}
+
+/// Returns the errors and warnings of lint that the head adds, sorted by file and line. Returns
+/// none if the tables lack the declared Kubernetes version.
+///
+/// Errors that the base has too are not included.
+pub(super) fn added(base: Option<Linted<'_>>, head: Linted<'_>) -> Vec<Finding> {
+    let environment = &head.loaded.environment;
+    let (table, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    if note.is_some() {
+        return Vec::new();
+    }
+    let mut found = head.findings(&table);
+    if found.is_empty() {
+        return found;
+    }
+    let former = base.map_or_else(Vec::new, |base| base.findings(&table));
+    found.retain(|one| !former.iter().any(|former| is_alike(former, one)));
+    if found.is_empty() {
+        return found;
+    }
+    // Places need the sources, and some rules need the objects of all releases.
+    let linted = lint::environment(head.tree, environment, &table);
+    let is_added = |finding: &Finding| found.iter().any(|one| is_alike(one, finding));
+    let findings = linted.findings.into_iter();
+    with_excerpts(head.tree, findings.filter(is_added).collect())
+}
+
+impl Linted<'_> {
+    /// Returns the errors and warnings about the rendered releases, without exact places.
+    fn findings(self, table: &KindTable) -> Vec<Finding> {
+        let Loaded {
+            environment,
+            rendered,
+            others,
+            ..
+        } = self.loaded;
+        let by_name: BTreeMap<&ReleaseName, &Rendered> = rendered
+            .iter()
+            .chain(others)
+            .map(|(release, rendered)| (&release.name, rendered))
+            .collect();
+        let part = environment.with_only(|one| by_name.contains_key(&one.name));
+        let releases = part.releases.iter();
+        let rendered: Vec<&Rendered> = releases
+            .filter_map(|release| by_name.get(&release.name).copied())
+            .collect();
+        let mut found = lint::rendered(self.tree, &part, &rendered, table);
+        found.retain(|finding| finding.severity > Severity::Note);
+        found
+    }
+}
+
+/// Returns whether two findings report the same problem. A finding without an object is identified
+/// by the name of its file.
+fn is_alike(a: &Finding, b: &Finding) -> bool {
+    let file = |finding: &Finding| {
+        let place = finding.place.as_ref()?;
+        place.file.rsplit('/').next().map(str::to_owned)
+    };
+    a.severity == b.severity && is_same(a, b) && (a.object.is_some() || file(a) == file(b))
 }
 
 /// Returns whether two findings report the same problem, ignoring the position in the file.

@@ -5,6 +5,9 @@
 
 mod metadata;
 mod section;
+mod words;
+
+pub use words::Part;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -171,23 +171,63 @@ pub fn environment(
     table: &KindTable,
 ) -> Linted {
     let inspected = crate::inspect(tree, environment, table);
-    let mut findings = environment.findings.clone();
-    for (rendered, _) in &inspected {
-        findings.extend(rendered.findings.iter().cloned());
+    let parts: Vec<Part<'_>> = inspected
+        .iter()
+        .map(|(rendered, sources)| Part { rendered, sources })
+        .collect();
+    let manifests = parts.iter().flat_map(|part| &part.rendered.manifests);
+    Linted {
+        environment: environment.name.clone(),
+        cluster: environment.cluster.id.clone(),
+        findings: check(tree, environment, &parts, table),
+        objects: manifests
+            .map(|manifest| (manifest.id().clone(), manifest.origin().clone()))
+            .collect(),
     }
-    let manifests = || {
-        inspected
-            .iter()
-            .flat_map(|(rendered, _)| &rendered.manifests)
-    };
+}
+
+/// Returns the findings of [`environment`] about releases that are rendered already, without exact
+/// places. `rendered` has one item per release of the environment, in the same order.
+pub fn rendered(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    rendered: &[&Rendered],
+    table: &KindTable,
+) -> Vec<Finding> {
+    let sources = &Sources::default();
+    let parts: Vec<Part<'_>> = rendered
+        .iter()
+        .map(|&rendered| Part { rendered, sources })
+        .collect();
+    check(tree, environment, &parts, table)
+}
+
+/// A rendered release.
+struct Part<'a> {
+    rendered: &'a Rendered,
+    sources: &'a Sources,
+}
+
+/// Applies all rules. `parts` are the releases of the environment, in the same order.
+fn check(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    parts: &[Part<'_>],
+    table: &KindTable,
+) -> Vec<Finding> {
+    let mut findings = environment.findings.clone();
+    for part in parts {
+        findings.extend(part.rendered.findings.iter().cloned());
+    }
+    let manifests = || parts.iter().flat_map(|part| &part.rendered.manifests);
     let crds = Crds::of(manifests());
     let objects = environment
         .releases
         .iter()
-        .zip(&inspected)
-        .flat_map(|(release, (rendered, sources))| {
-            let objects = rendered.manifests.iter();
-            objects.map(move |manifest| Object::new(release, manifest, sources))
+        .zip(parts)
+        .flat_map(|(release, part)| {
+            let objects = part.rendered.manifests.iter();
+            objects.map(move |manifest| Object::new(release, manifest, part.sources))
         })
         .collect();
     let scene = Scene {
@@ -199,8 +239,8 @@ pub fn environment(
         templates: environment
             .releases
             .iter()
-            .zip(&inspected)
-            .map(|(release, (rendered, _))| templates(tree, release, &rendered.inputs))
+            .zip(parts)
+            .map(|(release, part)| templates(tree, release, &part.rendered.inputs))
             .collect(),
     };
     // While a file is unreadable, its objects must not be reported as missing.
@@ -213,14 +253,7 @@ pub fn environment(
         }));
     }
     finding::sort(&mut findings);
-    Linted {
-        environment: environment.name.clone(),
-        cluster: environment.cluster.id.clone(),
-        findings,
-        objects: manifests()
-            .map(|manifest| (manifest.id().clone(), manifest.origin().clone()))
-            .collect(),
-    }
+    findings
 }
 
 /// Rules whose errors correspond to rejections by the API server.

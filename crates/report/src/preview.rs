@@ -4,6 +4,7 @@
 pub mod comment;
 mod highlights;
 mod isolation;
+pub mod next_steps;
 mod runtime;
 mod touched;
 pub mod words;
@@ -21,7 +22,7 @@ use pleach_fields::diff::masking::Masker;
 use pleach_model::finding::{Finding, Severity};
 use pleach_model::object::{Digest, FieldPath, GroupKind};
 use pleach_planner::observe::ClusterId;
-use pleach_planner::plan::{Action, Plan, Stage};
+use pleach_planner::plan::{Action, Desired, Plan, Stage};
 use pleach_planner::text_diff::ObjectDiff;
 use pleach_planner::view::{Drawing, ReleaseDiff};
 
@@ -60,6 +61,9 @@ pub struct EnvironmentPreview {
     /// if the base has the same problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Finding>,
+    /// Other errors and warnings of lint that the base does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lint: Vec<Finding>,
     /// Effects of the head on the cluster, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPreview>,
@@ -74,6 +78,7 @@ impl EnvironmentPreview {
             unchanged: Vec::new(),
             findings: Vec::new(),
             refusals: Vec::new(),
+            lint: Vec::new(),
             cluster: None,
         }
     }
@@ -83,6 +88,7 @@ impl EnvironmentPreview {
         self.releases.is_empty()
             && self.findings.is_empty()
             && self.refusals.is_empty()
+            && self.lint.is_empty()
             && self.cluster.is_none()
     }
 
@@ -124,6 +130,8 @@ pub struct ReleasePreview {
     pub diff: ReleaseDiff,
     /// Risks that a reviewer should check, with the number of objects.
     pub risks: BTreeMap<Risk, usize>,
+    /// Level of each of these risks.
+    pub risk_levels: BTreeMap<Risk, Level>,
     /// Stages of the plan in order.
     pub stages: Vec<Stage>,
     /// Objects that move to another namespace.
@@ -135,12 +143,39 @@ pub struct ReleasePreview {
     /// Bindings that grant or revoke a role.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<SubjectChange>,
+    /// Object and annotation that approve a plan of the controller, as kubectl arguments. `None` if
+    /// the environment does not require approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
     /// Digest to which an approval is bound, for a plan against a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effects: Option<Digest>,
 }
 
-/// Kind of risk, in descending order.
+/// Level of a risk, in descending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Level {
+    /// The apply is refused or incomplete, or data can be lost.
+    High,
+    /// APIs, registrations or permissions change, on which other releases can depend.
+    Medium,
+    /// Pods restart, or objects get another name.
+    Low,
+}
+
+impl Level {
+    /// Returns the level as a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Low => "low",
+        }
+    }
+}
+
+/// Kind of risk, in descending order. A kind never has a lower level than the kinds after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Risk {
@@ -165,6 +200,15 @@ pub enum Risk {
 }
 
 impl Risk {
+    /// Returns the level of this kind of risk.
+    pub fn level(self) -> Level {
+        match self {
+            Self::Refused | Self::Blocked | Self::Recreated | Self::Deleted => Level::High,
+            Self::Definitions | Self::Registrations | Self::Access => Level::Medium,
+            Self::Restarted | Self::Moved => Level::Low,
+        }
+    }
+
     /// Formats a number of objects with this risk.
     fn words(self, count: usize) -> String {
         let (one, many) = match self {
@@ -204,11 +248,13 @@ impl ReleasePreview {
             (worst.is_none(), worst, calm(object.action))
         });
         Self {
+            risk_levels: risks.keys().map(|risk| (*risk, risk.level())).collect(),
             risks,
             stages: plan.stages.clone(),
             moves: highlights::moves(&diff),
             copies: highlights::copies(plan),
             subjects: highlights::subjects(&diff, drawing, masker),
+            approval: approval_place(drawing.desired),
             effects: None,
             diff,
         }
@@ -231,11 +277,24 @@ impl ReleasePreview {
             && findings.all(|finding| finding.severity == Severity::Note)
     }
 
-    /// Returns the risks in one line. Empty if there are none.
-    pub fn risk_line(&self) -> String {
-        let parts = self.risks.iter().map(|(risk, count)| risk.words(*count));
-        parts.collect::<Vec<_>>().join(", ")
+    /// Returns the risks of each level in one line, the highest level first. Empty if there are
+    /// none.
+    pub fn risk_lines(&self) -> BTreeMap<Level, String> {
+        let mut lines: BTreeMap<Level, String> = BTreeMap::new();
+        for (risk, count) in &self.risks {
+            let line = lines.entry(risk.level()).or_default();
+            if !line.is_empty() {
+                line.push_str(", ");
+            }
+            line.push_str(&risk.words(*count));
+        }
+        lines
     }
+}
+
+fn approval_place(desired: &Desired) -> Option<String> {
+    let needs_approval = desired.terms.sync.needs_approval;
+    needs_approval.then(|| desired.store.approval_place(&desired.name))
 }
 
 /// Returns the sort key of objects without a risk.

@@ -6,10 +6,13 @@ mod page;
 use std::fmt::Write as _;
 
 use pleach_model::finding::Severity;
+use pleach_planner::plan::Action;
+use pleach_planner::view::ReleaseDiff;
 use pleach_report::preview::{
     Preview, ReleasePreview,
+    next_steps::next_steps,
     words::{
-        about, as_shown, binding, in_cluster, other_than, refused, subjects, unknown,
+        about, as_shown, binding, in_cluster, lint, other_than, refused, subjects, unknown,
         without_effect,
     },
 };
@@ -38,6 +41,18 @@ pub(crate) fn text(preview: &Preview) -> String {
         text.push_str(&findings::text(&environment.refusals, Severity::Note));
     }
     for environment in &preview.environments {
+        if let Some(found) = lint(environment) {
+            let _ = writeln!(
+                text,
+                "{}environment {}{:#}: {found}",
+                style::PLACE,
+                environment.environment,
+                style::PLACE
+            );
+            text.push_str(&findings::text(&environment.lint, Severity::Note));
+        }
+    }
+    for environment in &preview.environments {
         if let Some(why) = unknown(environment) {
             let _ = writeln!(
                 text,
@@ -48,7 +63,7 @@ pub(crate) fn text(preview: &Preview) -> String {
             );
         }
         for release in &environment.releases {
-            text.push_str(&diff::text(&release.diff, true));
+            text.push_str(&diff::text(&without_deletions(&release.diff), true));
             notes(&mut text, release);
             if let Some(live) = environment.in_cluster(&release.diff.release) {
                 beside(&mut text, live, Some(release));
@@ -61,7 +76,21 @@ pub(crate) fn text(preview: &Preview) -> String {
     for line in without_effect(preview) {
         let _ = writeln!(text, "{}", plain(&line));
     }
+    for step in next_steps(preview) {
+        let _ = writeln!(text, "to {}: {}", plain(&step.goal), plain(&step.command));
+    }
     text
+}
+
+/// Returns the diff without the content of deleted objects, which text cannot fold.
+fn without_deletions(diff: &ReleaseDiff) -> ReleaseDiff {
+    let mut diff = diff.clone();
+    for object in &mut diff.objects {
+        if object.action == Action::Delete {
+            object.hunks.clear();
+        }
+    }
+    diff
 }
 
 /// Formats the effect on a release in the cluster, without changes that are already shown.

@@ -10,7 +10,7 @@ use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
 use pleach_fields::diff::masking::Masker;
 use pleach_model::finding::{Finding, summary};
 use pleach_model::kinds::{Catalog, Crds, KindTable};
-use pleach_model::object::{DigestKey, ReleaseName};
+use pleach_model::object::{DigestKey, Manifest, ObjectId, ReleaseName};
 use pleach_model::tree::FileTree;
 use pleach_planner::observe::{Base, Observed};
 use pleach_planner::plan::{self, BaseSecrets, Consented, Desired, Digests, Plan, Policy};
@@ -22,7 +22,7 @@ use crate::{
     load::{self, Loaded, is_unknown},
     mask,
     planning::{Options, Predecessors, Successors, desired_among, policy},
-    refusals,
+    refusals::{self, Linted},
 };
 use pleach_git::Revision;
 
@@ -48,6 +48,9 @@ pub struct Comparison {
     /// Errors that the API server would return for the planned releases at the head. Errors that
     /// the base has too are warnings.
     pub refusals: Vec<Finding>,
+    /// Other errors and warnings of lint that the head adds. Empty unless only changed files are
+    /// compared.
+    pub lint: Vec<Finding>,
     /// The rendered head.
     pub head: Loaded,
     /// The cluster at the base; `None` if the base lacks the environment.
@@ -241,6 +244,15 @@ pub fn revisions(
     let refusals = refusals::since((&*base.tree, before.as_ref()), (tree, &head), |name| {
         planned.contains(name)
     });
+    let lint = match touched {
+        Some(_) => {
+            let side = |tree, loaded| Linted { tree, loaded };
+            let former = before.as_ref().map(|before| side(&*base.tree, before));
+            let found = refusals::added(former, side(tree, &head));
+            others_than(&refusals, scoped(found, scope, &head))
+        }
+        None => Vec::new(),
+    };
     let at_base = before.iter().flat_map(Loaded::all);
     let releases_at_base = before.iter().flat_map(|base| &base.environment.releases);
     let rules = releases_at_base.flat_map(|release| &release.secret_fields);
@@ -253,11 +265,39 @@ pub fn revisions(
         releases,
         unchanged,
         refusals,
+        lint,
         head,
         before,
         masker,
         base_secrets,
     })
+}
+
+/// Retains the findings about the requested release, if there is one.
+fn scoped(mut findings: Vec<Finding>, scope: Scope<'_>, head: &Loaded) -> Vec<Finding> {
+    if scope.release.is_some() {
+        let rendered = || head.rendered.iter().map(|(_, rendered)| rendered);
+        let objects: BTreeSet<&ObjectId> = rendered()
+            .flat_map(|one| &one.manifests)
+            .map(Manifest::id)
+            .collect();
+        findings.retain(|finding| match &finding.object {
+            Some(object) => objects.contains(object),
+            None => rendered()
+                .flat_map(|one| &one.findings)
+                .any(|one| one.code == finding.code && one.message == finding.message),
+        });
+    }
+    findings
+}
+
+/// Drops the findings that are known refusals.
+fn others_than(refusals: &[Finding], mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.retain(|finding| {
+        let mut refusals = refusals.iter();
+        !refusals.any(|one| one.code == finding.code && one.object == finding.object)
+    });
+    findings
 }
 
 /// Renders the scope at both revisions, with the contributions of other releases.

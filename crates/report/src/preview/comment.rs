@@ -6,8 +6,9 @@ mod stated;
 
 use std::fmt::Write as _;
 
+use super::next_steps::next_steps;
 use super::words::{
-    about, as_shown, compared, in_cluster, other_than, refused, unknown, without_effect,
+    about, as_shown, compared, in_cluster, lint, other_than, refused, unknown, without_effect,
 };
 use super::{EnvironmentPreview, Preview, ReleasePreview, SubjectChange};
 use crate::labels::versions;
@@ -61,7 +62,9 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
         let _ = write!(text, "\n{}\n", escaped(&line));
     }
     let sections: Vec<Section<'_>> = preview.environments.iter().flat_map(sections).collect();
-    let mut space = Space::new(about.limit.saturating_sub(text.len() + END));
+    let left = about.limit.saturating_sub(text.len() + END);
+    let footer = footer(preview, left / 4);
+    let mut space = Space::new(left - footer.len());
     let heads: Vec<String> = sections.iter().map(|one| space.take(&one.head)).collect();
     let entries: Vec<Entry<'_>> = sections
         .iter()
@@ -94,6 +97,25 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
             what.join(", "),
             about.command.replace('`', "")
         );
+    }
+    text.push_str(&footer);
+    text
+}
+
+/// Renders the next steps as a list, up to a number of bytes.
+fn footer(preview: &Preview, limit: usize) -> String {
+    let mut text = String::from("\n### Next steps\n\n");
+    let title = text.len();
+    for step in next_steps(preview) {
+        let command = step.command.replace(['`', '\n'], "");
+        let line = format!("- {}: `{command}`\n", escaped(&step.goal));
+        if text.len() + line.len() > limit {
+            break;
+        }
+        text.push_str(&line);
+    }
+    if text.len() == title {
+        return String::new();
     }
     text
 }
@@ -160,7 +182,10 @@ struct Row {
 
 fn rows(environment: &EnvironmentPreview) -> Vec<Row> {
     let mut rows = Vec::new();
-    for why in refused(environment).into_iter().chain(unknown(environment)) {
+    let has_errors = environment.lint.iter().any(Finding::is_error);
+    let lint = lint(environment).filter(|_| has_errors);
+    let reasons = refused(environment).into_iter().chain(lint);
+    for why in reasons.chain(unknown(environment)) {
         rows.push(Row {
             name: escaped(&environment.environment),
             version: String::new(),
@@ -179,10 +204,7 @@ fn rows(environment: &EnvironmentPreview) -> Vec<Row> {
         version: arrow(release),
         changes,
         cluster: cluster(live),
-        risk: match live.unwrap_or(release).risk_line() {
-            risks if risks.is_empty() => "–".to_owned(),
-            risks => format!("**{risks}**"),
-        },
+        risk: risks(live.unwrap_or(release)),
     };
     rows.extend(environment.releases.iter().map(|release| {
         let live = environment.in_cluster(&release.diff.release);
@@ -194,6 +216,18 @@ fn rows(environment: &EnvironmentPreview) -> Vec<Row> {
             .map(|live| row(live, "–".to_owned(), Some(live))),
     );
     rows
+}
+
+/// Lists the risks by level.
+fn risks(release: &ReleasePreview) -> String {
+    let lines = release.risk_lines().into_iter();
+    let lines: Vec<String> = lines
+        .map(|(level, line)| format!("**{}:** {line}", level.word()))
+        .collect();
+    if lines.is_empty() {
+        return "–".to_owned();
+    }
+    lines.join("; ")
 }
 
 fn arrow(release: &ReleasePreview) -> String {
@@ -222,6 +256,7 @@ fn sections(environment: &EnvironmentPreview) -> Vec<Section<'_>> {
         &format!("Refused by the API server in {name}"),
         &environment.refusals,
     );
+    add(&format!("Lint findings in {name}"), &environment.lint);
     add(&format!("Environment {name}"), &environment.findings);
     if let Some(cluster) = &environment.cluster {
         add(&format!("The cluster of {name}"), &cluster.findings);

@@ -75,8 +75,38 @@ fn a_workload_that_moves_is_restarted() {
     );
 }
 
+#[test]
+fn risks_are_listed_by_level_and_a_kind_is_no_lower_than_the_next() {
+    use Risk::{
+        Access, Blocked, Definitions, Deleted, Moved, Recreated, Refused, Registrations, Restarted,
+    };
+    let kinds = [
+        Refused,
+        Blocked,
+        Recreated,
+        Deleted,
+        Definitions,
+        Registrations,
+        Access,
+        Restarted,
+        Moved,
+    ];
+    assert!(kinds.is_sorted());
+    assert!(kinds.iter().map(|kind| kind.level()).is_sorted());
+    let mut release = release(&[], Vec::new());
+    release.risks = BTreeMap::from([(Moved, 2), (Restarted, 1), (Deleted, 1), (Blocked, 3)]);
+    let lines: Vec<_> = release.risk_lines().into_iter().collect();
+    assert_eq!(
+        lines,
+        [
+            (Level::High, "3 blocked, 1 deleted".to_owned()),
+            (Level::Low, "1 workload restarted, 2 moved".to_owned()),
+        ]
+    );
+}
+
 /// Builds a preview with a number of objects per action.
-fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview {
+pub(super) fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview {
     ReleasePreview {
         diff: ReleaseDiff {
             release: "dev.web".to_owned(),
@@ -89,10 +119,12 @@ fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview
             findings,
         },
         risks: BTreeMap::new(),
+        risk_levels: BTreeMap::new(),
         stages: Vec::new(),
         moves: Vec::new(),
         copies: Vec::new(),
         subjects: Vec::new(),
+        approval: None,
         effects: None,
     }
 }

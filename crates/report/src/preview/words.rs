@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{EnvironmentPreview, Preview, ReleasePreview, SubjectChange};
+use super::{EnvironmentPreview, Level, Preview, ReleasePreview, SubjectChange};
 use pleach_model::finding::{Finding, summary};
 use pleach_model::object::ObjectId;
+use pleach_planner::plan::Action;
 use pleach_planner::text_diff::{ObjectDiff, Tag};
 
 /// Describes the compared revisions.
@@ -53,6 +54,24 @@ pub fn all_refused(preview: &Preview) -> Option<String> {
     (!refused.is_empty()).then(|| format!("would be refused: {}", names(&refused)))
 }
 
+/// Describes the findings of lint that the change adds to an environment. Returns `None` if there
+/// are none.
+pub fn lint(environment: &EnvironmentPreview) -> Option<String> {
+    let findings = &environment.lint;
+    (!findings.is_empty()).then(|| format!("lint: {}", summary(findings)))
+}
+
+/// Lists the environments to which the change adds errors of lint. Returns `None` if there are
+/// none.
+pub fn all_lint_errors(preview: &Preview) -> Option<String> {
+    let environments = preview.environments.iter();
+    let with_errors: Vec<String> = environments
+        .filter(|one| one.lint.iter().any(Finding::is_error))
+        .map(|one| one.environment.clone())
+        .collect();
+    (!with_errors.is_empty()).then(|| format!("lint errors: {}", names(&with_errors)))
+}
+
 /// Code of the finding for an environment whose file was removed.
 pub const REMOVED: &str = "environment-gone";
 
@@ -71,9 +90,8 @@ pub fn all_removed(preview: &Preview) -> Option<String> {
 /// Returns the essential facts about a release, as label and line.
 pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();
-    let risks = release.risk_line();
-    if !risks.is_empty() {
-        about.push(("risk", risks));
+    for (level, line) in release.risk_lines() {
+        about.push((risk(level), line));
     }
     for one in &release.moves {
         let plural = if one.objects == 1 {
@@ -100,6 +118,15 @@ pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
         about.push(("effects", effects.to_string()));
     }
     about
+}
+
+/// Returns the label of risks of a level.
+pub fn risk(level: Level) -> &'static str {
+    match level {
+        Level::High => "high risk",
+        Level::Medium => "medium risk",
+        Level::Low => "low risk",
+    }
 }
 
 /// Describes the effects of the head on a release in the cluster in one line.
@@ -138,10 +165,9 @@ fn happens_alike(a: &ObjectDiff, b: &ObjectDiff) -> bool {
             .map(|line| (line.tag, line.text.clone()))
             .collect::<Vec<_>>()
     };
-    a.action == b.action
-        && a.previous == b.previous
-        && b.note.unverified.is_none()
-        && lines(a) == lines(b)
+    // Only a comparison with the base shows the content of deletions.
+    let is_alike = a.action == Action::Delete || lines(a) == lines(b);
+    a.action == b.action && a.previous == b.previous && b.note.unverified.is_none() && is_alike
 }
 
 /// Describes the number of objects that were already shown. Returns `None` for zero.

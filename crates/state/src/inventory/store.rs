@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::apply_set_id;
-use pleach_model::object::{ObjectId, ReleaseName};
+use super::{UserRequests, apply_set_id};
+use pleach_model::object::{ObjectId, ReleaseName, annotations};
 
 /// Namespace of pleach's own state if records are Release objects.
 pub const STATE_NAMESPACE: &str = "pleach-system";
@@ -80,6 +80,19 @@ impl Store {
             Self::Release => "{kind: Release}".to_owned(),
             Self::ConfigMap { namespace } => {
                 format!("{{kind: ConfigMap, namespace: {namespace}}}")
+            }
+        }
+    }
+
+    /// Returns the object and annotation that approve plans of a release, as kubectl arguments. For
+    /// namespaced state this is the Namespace, because tenants can write ConfigMaps but not
+    /// Namespaces.
+    pub fn approval_place(&self, name: &ReleaseName) -> String {
+        match self {
+            Self::Release => format!("{} {}", self.address(name), annotations::APPROVED),
+            Self::ConfigMap { namespace } => {
+                let annotation = UserRequests::approval_annotation(name);
+                format!("namespace {namespace} {annotation}")
             }
         }
     }

@@ -3,13 +3,15 @@
 use minijinja::{Environment, Value, context};
 use pleach_model::finding::Finding;
 use pleach_model::sanitize::clipped;
-use pleach_planner::text_diff::ObjectDiff;
+use pleach_planner::plan::Action;
+use pleach_planner::text_diff::{ObjectDiff, Part, Tag};
 use pleach_report::labels::{meanwhile, remarks, title, versions};
 use pleach_report::preview::{
-    Preview, ReleasePreview,
+    EnvironmentPreview, Preview, ReleasePreview,
+    next_steps::next_steps,
     words::{
-        about, as_shown, binding, compared, in_cluster, other_than, refused, subjects, unknown,
-        without_effect,
+        about, as_shown, binding, compared, in_cluster, lint, other_than, refused, subjects,
+        unknown, without_effect,
     },
     worst_risk,
 };
@@ -22,6 +24,8 @@ const NAME: &str = "preview.html";
 /// Maximum number of lines per object, for the browser's sake.
 const LINES: usize = 2_000;
 const LINE: usize = 2_000;
+/// Maximum number of lines of a deleted object.
+const DELETED_LINES: usize = 500;
 /// Maximum number of lines of all objects together.
 const ALL_LINES: usize = 100_000;
 /// Maximum number of objects that are initially expanded.
@@ -49,15 +53,16 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                     name => &one.diff.release,
                     versions => arrow(one),
                     summary => "–",
-                    risk => one.risk_line(),
+                    risks => risks(one),
                     live => in_the_cluster(one, None, &mut lines_left),
                 }
             }));
-            let findings = environment.refusals.iter().chain(&environment.findings);
+            let first = environment.refusals.iter().chain(&environment.lint);
+            let findings = first.chain(&environment.findings);
             let of_cluster = cluster.into_iter().flat_map(|cluster| &cluster.findings);
             context! {
                 name => &environment.environment,
-                problem => refused(environment).or_else(|| unknown(environment)),
+                problem => problem(environment),
                 findings => findings.chain(of_cluster).map(finding).collect::<Vec<_>>(),
                 releases,
             }
@@ -66,10 +71,7 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
     let is_live = preview.environments.iter().any(|one| one.cluster.is_some());
     let has_rows = preview.environments.iter().any(|one| {
         let mut live = one.only_in_cluster();
-        refused(one).is_some()
-            || unknown(one).is_some()
-            || !one.releases.is_empty()
-            || live.next().is_some()
+        problem(one).is_some() || !one.releases.is_empty() || live.next().is_some()
     });
     let mut engine = Environment::new();
     engine.add_template(NAME, include_str!("preview.html.j2"))?;
@@ -80,7 +82,24 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
         has_rows,
         environments,
         remarks => without_effect(preview),
+        next_steps => steps(preview),
     })
+}
+
+/// Describes the most important errors of an environment.
+fn problem(environment: &EnvironmentPreview) -> Option<String> {
+    let has_errors = environment.lint.iter().any(Finding::is_error);
+    let lint = lint(environment).filter(|_| has_errors);
+    refused(environment)
+        .or(lint)
+        .or_else(|| unknown(environment))
+}
+
+fn steps(preview: &Preview) -> Vec<Value> {
+    let steps = next_steps(preview).into_iter();
+    steps
+        .map(|step| context! { goal => plain(&step.goal), command => plain(&step.command) })
+        .collect()
 }
 
 /// Returns the comparison of a release with the base.
@@ -95,7 +114,7 @@ fn release(
         name => &release.diff.release,
         versions => arrow(release),
         summary => &release.diff.summary,
-        risk => release.risk_line(),
+        risks => risks(release),
         unknown => is_live && live.is_none(),
         live,
         ..contents(release, &objects, lines_left),
@@ -116,6 +135,14 @@ fn in_the_cluster(
     }
 }
 
+/// Returns the risks by level.
+fn risks(release: &ReleasePreview) -> Vec<Value> {
+    let lines = release.risk_lines().into_iter();
+    lines
+        .map(|(level, line)| context! { level => level.word(), line })
+        .collect()
+}
+
 /// Returns the details of a release.
 fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut usize) -> Value {
     let few = objects.len() <= UNFOLDED;
@@ -133,6 +160,7 @@ fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut 
         .collect();
     let overlays = release.diff.overlays.iter().flat_map(meanwhile);
     context! {
+        risks => risks(release),
         about => about(release),
         findings => release.diff.findings.iter().map(finding).collect::<Vec<_>>(),
         overlays => overlays.map(|line| plain(&line)).collect::<Vec<_>>(),
@@ -143,33 +171,27 @@ fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut 
 
 fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
     let all: usize = object.hunks.iter().map(|hunk| hunk.lines.len() + 1).sum();
-    let shown = LINES.min(*lines_left);
+    let is_deleted = object.action == Action::Delete;
+    let most = if is_deleted { DELETED_LINES } else { LINES };
+    let shown = most.min(*room);
     let mut lines = Vec::new();
     for hunk in &object.hunks {
         if lines.len() >= shown {
             break;
         }
-        lines.push((String::from("place"), hunk.header()));
-        for line in &hunk.lines {
+        let header = clipped(&plain(&hunk.header()), LINE);
+        lines.push(context! { class => "place", parts => [context! { text => header }] });
+        let parts = hunk.parts(|text| clipped(&plain(text), LINE));
+        for (line, parts) in hunk.lines.iter().zip(parts) {
             if lines.len() >= shown {
                 break;
             }
-            let class = match line.tag.sign() {
-                '+' => "added",
-                '-' => "removed",
-                _ => "",
-            };
-            let text = format!("{}{}", line.tag.sign(), line.text);
-            lines.push((class.to_owned(), text));
+            lines.push(self::line(line.tag, parts));
         }
     }
     lines.truncate(shown);
     *lines_left -= lines.len();
     let left_out = all.saturating_sub(lines.len());
-    let lines: Vec<_> = lines
-        .into_iter()
-        .map(|(class, text)| context! { class, text => clipped(&plain(&text), LINE) })
-        .collect();
     let title = plain(&title(object));
     let (verb, rest) = title.split_once(' ').unwrap_or((&title, ""));
     context! {
@@ -179,12 +201,30 @@ fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
             || object.action.to_string(),
             |previous| previous.how.verb().to_owned(),
         ),
-        is_risky => worst_risk(object).is_some(),
-        is_open,
+        risk => worst_risk(object).map(|risk| risk.level().word()),
+        is_open => is_open && !is_deleted,
         remarks => remarks(object),
         left_out,
         lines,
     }
+}
+
+/// Returns a line with its sign and its changed words.
+fn line(tag: Tag, parts: Vec<Part>) -> Value {
+    let class = match tag {
+        Tag::Added => "added",
+        Tag::Removed => "removed",
+        Tag::Context => "",
+    };
+    let sign = Part {
+        text: tag.sign().to_string(),
+        is_changed: false,
+    };
+    let parts = std::iter::once(sign).chain(parts);
+    let parts: Vec<Value> = parts
+        .map(|Part { text, is_changed }| context! { text, is_changed })
+        .collect();
+    context! { class, parts }
 }
 
 fn arrow(release: &ReleasePreview) -> String {

@@ -3,6 +3,7 @@
 
 use crate::markdown::{drawn_object, listed_object};
 use crate::preview::worst_risk;
+use pleach_planner::plan::Action;
 use pleach_planner::text_diff::ObjectDiff;
 
 /// Maximum length of one object's diff, in bytes. A CRD's diff can have half a megabyte, which is
@@ -36,7 +37,8 @@ impl Space {
 
     /// Renders the objects of each section. Also returns the number of objects that do not fit.
     ///
-    /// Diffs are rendered in descending order of risk across all sections. At most half of the
+    /// Diffs are rendered in descending order of risk across all sections, and the content of
+    /// deleted objects last. At most half of the
     /// space is reserved for the names of objects without a diff.
     pub(super) fn fill(mut self, sections: usize, entries: &[Entry<'_>]) -> (Vec<String>, usize) {
         let listed: Vec<String> = entries
@@ -50,8 +52,10 @@ impl Space {
         let mut order: Vec<usize> = (0..entries.len()).collect();
         // The sort is stable, because objects are already sorted within a section.
         order.sort_by_key(|&index| {
-            let worst = worst_risk(entries[index].object);
-            (worst.is_none(), worst)
+            let object = entries[index].object;
+            let worst = worst_risk(object);
+            // The content of a deletion is less important than any difference.
+            (object.action == Action::Delete, worst.is_none(), worst)
         });
         for &index in &order {
             let object = entries[index].object;

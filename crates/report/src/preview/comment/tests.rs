@@ -39,10 +39,12 @@ fn release(name: &str, objects: Vec<ObjectDiff>) -> ReleasePreview {
             findings: Vec::new(),
         },
         risks: BTreeMap::from([(Risk::Access, 1)]),
+        risk_levels: BTreeMap::from([(Risk::Access, Risk::Access.level())]),
         stages: Vec::new(),
         moves: Vec::new(),
         copies: Vec::new(),
         subjects: Vec::new(),
+        approval: None,
         effects: None,
     }
 }
