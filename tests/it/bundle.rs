@@ -357,6 +357,69 @@ fn an_environment_says_who_may_reach_the_listeners() {
     }
 }
 
+/// Returns the names of metrics in a `PromQL` expression.
+fn metrics_in(expression: &str) -> BTreeSet<&str> {
+    let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("pleach_")).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_use_only_metrics_that_exist() {
+    let has_rules = |objects: &[Value]| {
+        let is_rule = objects.iter().any(|one| one["kind"] == "PrometheusRule");
+        let maps = of_kind(objects, "ConfigMap");
+        let is_dashboard = |one: &&&Value| one["data"].get("pleach.json").is_some();
+        (is_rule, maps.iter().any(|one| is_dashboard(&one)))
+    };
+    assert_eq!(has_rules(&rendered("")), (false, false));
+    let values =
+        "      alerts: true\n      alertLabels: {release: prometheus}\n      dashboard: true\n";
+    let objects = rendered(values);
+    assert_eq!(has_rules(&objects), (true, true));
+
+    let rule = of_kind(&objects, "PrometheusRule")[0];
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let rules = rule["spec"]["groups"][0]["rules"].as_array().unwrap();
+    let mut expressions: Vec<String> = Vec::new();
+    let mut names = BTreeSet::new();
+    for alert in rules {
+        expressions.push(alert["expr"].as_str().unwrap().to_owned());
+        assert!(names.insert(alert["alert"].as_str().unwrap()), "{alert}");
+        assert!(alert["annotations"]["summary"].is_string(), "{alert}");
+    }
+    let maps = of_kind(&objects, "ConfigMap");
+    let is_dashboard = |one: &&&Value| one["metadata"]["name"] == "pleach-dashboard";
+    let map = maps.iter().find(is_dashboard).unwrap();
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    let text = map["data"]["pleach.json"].as_str().unwrap();
+    let dashboard: Value = serde_json::from_str(text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    expressions.extend(targets.map(|one| one["expr"].as_str().unwrap().to_owned()));
+
+    let page = fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    assert!(expressions.len() > 20, "{expressions:#?}");
+    for expression in &expressions {
+        let metrics = metrics_in(expression);
+        assert!(!metrics.is_empty(), "{expression}");
+        for metric in metrics {
+            // Histograms have series of several names.
+            let metric = metric.strip_suffix("_bucket").unwrap_or(metric);
+            assert!(page.contains(&format!("| `{metric}` |")), "{metric}");
+        }
+    }
+    // The controller can upgrade both.
+    let grants = lines(&granted(&objects));
+    for grant in [
+        "pleach  configmaps pleach-dashboard patch",
+        "pleach monitoring.coreos.com prometheusrules pleach patch",
+    ] {
+        assert!(grants.contains(&grant.to_owned()), "{grant}");
+    }
+}
+
 #[test]
 fn pleach_installs_nothing_that_it_makes_by_itself() {
     let objects = rendered("");
