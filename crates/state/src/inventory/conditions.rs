@@ -15,6 +15,8 @@ use super::release::status_of;
 pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
 /// Reason of condition Ready after a release is no longer degraded.
 const RECOVERED: &str = "Recovered";
+/// Reason of Ready after a complete apply.
+const DEPLOYED: &str = "Deployed";
 /// Condition reason of a release that waits for its change window.
 pub const WINDOW_CLOSED: &str = "WindowClosed";
 
@@ -83,7 +85,7 @@ impl ConditionKind {
     ];
 
     /// Returns the condition type as written to the status.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Followed => "Followed",
             Self::Stalled => "Stalled",
@@ -151,26 +153,38 @@ fn keep_time(before: &[Value], condition: &mut Value) {
     }
 }
 
-/// Sets Ready to False while the release is degraded. Restores Ready after recovery if Degraded was
-/// its reason.
+/// Reasons of condition Stalled with which the newest commit is refused.
+const REFUSED: [&str; 4] = [
+    "InvalidRepository",
+    "Refused",
+    "UntrustedCommit",
+    "WrongCluster",
+];
+
+/// Sets Ready to False while the release is degraded, or while the newest commit is refused.
+/// Restores Ready afterwards, if one of these was its reason.
 fn overrule(conditions: &mut [Value], now: Timestamp) {
-    let degraded = conditions.iter();
-    let degraded = degraded
-        .clone()
-        .find(|one| ConditionKind::Degraded.is(one))
-        .cloned();
+    const DEGRADED: &str = ConditionKind::Degraded.as_str();
+    let find = |is_meant: &dyn Fn(&Value) -> bool| {
+        let mut conditions = conditions.iter();
+        conditions.find(|one| is_meant(one)).cloned()
+    };
+    let is_refused =
+        |one: &Value| ConditionKind::Stalled.is(one) && REFUSED.contains(&reason_of(one));
+    let degraded = find(&|one| ConditionKind::Degraded.is(one));
+    let refused = find(&is_refused);
     let Some(ready) = conditions.iter_mut().find(|one| one["type"] == "Ready") else {
         return;
     };
-    let was_degraded = ready["reason"] == ConditionKind::Degraded.as_str();
-    let (status, reason, message) = match degraded {
-        Some(degraded) if ready["status"] == "True" || was_degraded => (
-            "False",
-            ConditionKind::Degraded.as_str(),
-            degraded["message"].clone(),
-        ),
-        None if was_degraded => ("True", RECOVERED, json!("")),
-        _ => return,
+    let was_degraded = ready["reason"] == DEGRADED;
+    let was_overruled = was_degraded || REFUSED.contains(&reason_of(ready));
+    let (status, reason, message) = match (degraded, refused) {
+        (None, None) if was_degraded => ("True", RECOVERED.to_owned(), json!("")),
+        (None, None) if was_overruled => ("True", DEPLOYED.to_owned(), json!("")),
+        _ if ready["status"] != "True" && !was_overruled => return,
+        (Some(one), _) => ("False", DEGRADED.to_owned(), one["message"].clone()),
+        (None, Some(one)) => ("False", reason_of(&one).to_owned(), one["message"].clone()),
+        (None, None) => return,
     };
     if ready["status"] != status {
         ready["lastTransitionTime"] = json!(now.to_string());
@@ -178,6 +192,10 @@ fn overrule(conditions: &mut [Value], now: Timestamp) {
     ready["status"] = json!(status);
     ready["reason"] = json!(reason);
     ready["message"] = message;
+}
+
+fn reason_of(condition: &Value) -> &str {
+    condition["reason"].as_str().unwrap_or_default()
 }
 
 /// Returns the message of condition Degraded. `None` if the release is not degraded.
@@ -436,6 +454,80 @@ mod tests {
             ["Ready True Recovered  1970-01-01T00:00:04Z"]
         );
         assert_eq!(degraded(&live(&status)[0]), None);
+    }
+
+    #[test]
+    fn a_release_is_not_ready_while_its_newest_commit_is_refused() {
+        let ready = |status: &str, reason: &str| json!({"type": "Ready", "status": status, "reason": reason, "message": ""});
+        let told = |kind, reason: &str| Condition {
+            kind,
+            reason: reason.to_owned(),
+            message: format!("because {reason}"),
+        };
+        let stalled = |reason: &str| told(ConditionKind::Stalled, reason);
+        let degraded = || told(ConditionKind::Degraded, "NotReady");
+        for (before, reported, expected) in [
+            (("True", "Deployed"), vec![], ("True", "Deployed")),
+            (
+                ("True", "Deployed"),
+                vec![stalled("InvalidRepository")],
+                ("False", "InvalidRepository"),
+            ),
+            (
+                ("True", "Recovered"),
+                vec![stalled("Refused")],
+                ("False", "Refused"),
+            ),
+            // These are no refusals of the commit.
+            (
+                ("True", "Deployed"),
+                vec![stalled("AwaitingApproval")],
+                ("True", "Deployed"),
+            ),
+            (
+                ("True", "Deployed"),
+                vec![stalled("ControllerCrashed")],
+                ("True", "Deployed"),
+            ),
+            // The result of a run is not replaced.
+            (
+                ("False", "Failed"),
+                vec![stalled("Refused")],
+                ("False", "Failed"),
+            ),
+            (
+                ("False", "UntrustedCommit"),
+                vec![stalled("Refused")],
+                ("False", "Refused"),
+            ),
+            (
+                ("True", "Deployed"),
+                vec![stalled("Refused"), degraded()],
+                ("False", "Degraded"),
+            ),
+            (
+                ("False", "Degraded"),
+                vec![stalled("Refused")],
+                ("False", "Refused"),
+            ),
+            (
+                ("False", "Refused"),
+                vec![degraded()],
+                ("False", "Degraded"),
+            ),
+            (("False", "Refused"), vec![], ("True", "Deployed")),
+            (
+                ("False", "WrongCluster"),
+                vec![stalled("ControllerCrashed")],
+                ("True", "Deployed"),
+            ),
+        ] {
+            let status = json!({"conditions": [ready(before.0, before.1)]});
+            let after = changed_status(&live(&status)[0], &reported, at(1)).unwrap_or(status);
+            let found = &of(&after)[0];
+            let found = (found["status"].as_str().unwrap(), reason_of(found));
+            assert_eq!(found, expected, "{before:?} {reported:?}");
+        }
     }
 
     #[test]
