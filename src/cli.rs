@@ -6,6 +6,7 @@
 pub mod error;
 pub mod exit;
 pub mod load;
+mod log_format;
 mod log_lines;
 mod logs;
 pub mod target;
@@ -309,8 +310,8 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
         .with_target(format.is_none())
         .with_ansi(ui::colors_on_stderr(global.color));
     let started = match format {
-        Some(run::LogFormat::Json) => lines.json().flatten_event(true).try_init(),
-        _ => lines.try_init(),
+        Some(format) => lines.event_format(log_format::LogLines(format)).try_init(),
+        None => lines.try_init(),
     };
     started.map_err(|error| CliError::new(error::Kind::Failed, error))
 }

@@ -251,10 +251,10 @@ fn people_are_told_once_per_change_of_state() {
         );
     };
     logged("applying", " to create");
-    logged("release synced", " created");
+    logged("deployed", " created");
     logged(
         "drift corrected",
-        "ConfigMap/loop-heard/web: changed by ann",
+        "ConfigMap/loop-heard/web: .data.k changed by ann",
     );
 }
 

@@ -156,7 +156,9 @@ fn drift(plan: &Plan) -> String {
             if who.is_empty() {
                 format!("{}: {}", change.object, change.reason)
             } else {
-                format!("{}: changed by {}", change.object, who.join(", "))
+                let fields = fields(&change.corrects);
+                let who = who.join(", ");
+                format!("{}: {fields} changed by {who}", change.object)
             }
         })
         .collect();
@@ -164,6 +166,17 @@ fn drift(plan: &Plan) -> String {
         texts.push(format!("and {} more", changed.len() - NAMED));
     }
     texts.join("; ")
+}
+
+/// Lists the first corrected fields of an object.
+fn fields(corrected: &[Taken]) -> String {
+    let fields: BTreeSet<String> = corrected.iter().map(|one| one.field.to_string()).collect();
+    let (count, mut fields) = (fields.len(), fields.into_iter());
+    let mut shown: Vec<String> = fields.by_ref().take(NAMED).collect();
+    if count > shown.len() {
+        shown.push(format!("and {} more", count - shown.len()));
+    }
+    shown.join(", ")
 }
 
 #[cfg(test)]

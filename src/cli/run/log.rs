@@ -1,11 +1,14 @@
 //! Controller events as log lines and metrics.
 
+mod entry;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_model::object::ReleaseName;
 use tokio::time::Instant;
 
+use entry::{Entry, Level};
 #[cfg(feature = "otlp")]
 use pleach_controller::server::traces::Traces;
 use pleach_controller::server::{metrics::Metrics, notifications::Notifier};
@@ -116,8 +119,9 @@ impl Listeners<'_> {
         } = event
             && self.waits.is_change(release, *end, message)
         {
-            let (environment, name, result) = (&release.environment, &release.release, end.word());
-            tracing::info!(%environment, release = %name, %revision, result, detail = %message, "release waits");
+            let text = format!("{}: {message}", end.word());
+            let entry = Entry::of_release(release, end.word(), text).at(revision);
+            entry.write(Level::Info);
         }
         log(event);
         if let Event::StateChanged(news) = event {
@@ -126,55 +130,37 @@ impl Listeners<'_> {
     }
 }
 
+/// Shortens a commit id.
+fn short(revision: &str) -> &str {
+    let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_commit { &revision[..7] } else { revision }
+}
+
+/// Formats a duration in seconds, such as `11.9 s`.
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
 fn log(event: &Event) {
     match event {
         Event::Fetched {
             repository,
             branches,
             took,
-        } => tracing::debug!(%repository, branches, took = took.as_secs_f64(), "fetched"),
+        } => {
+            let message = format!("fetched {branches} branches, {}", seconds(*took));
+            let entry = Entry::of_repository(repository, "fetched", message);
+            entry.took(*took).write(Level::Debug);
+        }
         Event::SourceUnreachable {
             repository,
             message,
-        } => tracing::warn!(%repository, error = %message, "repository unreachable"),
+        } => log_unreachable_source(repository, "repository", message),
+        Event::ForgeUnreachable {
+            repository,
+            message,
+        } => log_unreachable_source(repository, "forge", message),
         Event::ReplicasChanged { there } => log_replicas(*there),
-        Event::LeadershipChanged { environment, leads } => {
-            tracing::info!(%environment, leads, "leadership changed");
-        }
-        Event::Claimed {
-            environment,
-            cluster,
-            by,
-        } => tracing::debug!(%environment, ?cluster, ?by, "environment claimed"),
-        Event::EnvironmentLoaded {
-            environment,
-            revision,
-            releases,
-            held,
-            took,
-            ..
-        } => {
-            let releases = releases.len();
-            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment loaded");
-            for (release, message) in held {
-                tracing::error!(%environment, %release, %revision, error = %message, "release stalled");
-            }
-        }
-        Event::EnvironmentUnchanged {
-            environment,
-            revision,
-            ..
-        } => tracing::debug!(%environment, %revision, "environment unchanged"),
-        Event::EnvironmentStalled {
-            environment,
-            reason,
-            message,
-            ..
-        } => tracing::error!(%environment, %reason, error = %message, "environment stalled"),
-        Event::ClusterUnreachable {
-            environment,
-            message,
-        } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
         Event::StateChanged(_)
         | Event::ReconcileStarted { .. }
         | Event::QueueChanged { .. }
@@ -182,18 +168,24 @@ fn log(event: &Event) {
         | Event::Contended { .. }
         | Event::Planned { .. }
         | Event::PlanExecuted { .. } => {}
+        Event::LeadershipChanged { .. }
+        | Event::Claimed { .. }
+        | Event::EnvironmentLoaded { .. }
+        | Event::EnvironmentUnchanged { .. }
+        | Event::EnvironmentStalled { .. }
+        | Event::ClusterUnreachable { .. } => log_environment(event),
         Event::Applying {
             release,
             revision,
             changes,
         } => {
-            let (environment, release) = (&release.environment, &release.release);
-            tracing::info!(%environment, %release, %revision, %changes, "applying");
+            let message = format!("applying {}: {changes}", short(revision));
+            let entry = Entry::of_release(release, "applying", message);
+            entry.at(revision).write(Level::Info);
         }
         Event::DriftDetected { release, objects } => {
-            let environment = &release.environment;
-            let release = &release.release;
-            tracing::debug!(%environment, %release, objects, "objects changed");
+            let message = format!("{objects} objects changed");
+            Entry::of_release(release, "changed", message).write(Level::Debug);
         }
         Event::ReconcileFinished {
             release,
@@ -221,17 +213,95 @@ fn log(event: &Event) {
             log_outcome(release, revision, (*end, *is_correction), message, *took);
         }
         Event::Previewed { .. } => log_preview(event),
-        Event::ForgeUnreachable {
-            repository,
+    }
+}
+
+fn log_unreachable_source(repository: &str, part: &str, message: &str) {
+    let message = format!("{part} unreachable: {message}");
+    Entry::of_repository(repository, "unreachable", message).write(Level::Warn);
+}
+
+fn log_environment(event: &Event) {
+    match event {
+        Event::LeadershipChanged { environment, leads } => {
+            let verb = if *leads { "leads" } else { "no longer leads" };
+            let message = format!("this replica {verb} the environment");
+            Entry::of_environment(environment, "leadership", message).write(Level::Info);
+        }
+        Event::Claimed {
+            environment,
+            cluster,
+            by,
+        } => {
+            let message = format!("environment claimed on cluster {cluster:?}: {by:?}");
+            Entry::of_environment(environment, "claimed", message).write(Level::Debug);
+        }
+        Event::EnvironmentLoaded {
+            environment,
+            revision,
+            releases,
+            held,
+            took,
+            ..
+        } => {
+            let (commit, count) = (short(revision), releases.len());
+            let message = format!("loaded {commit}: {count} releases, {}", seconds(*took));
+            let entry = Entry::of_environment(environment, "loaded", message);
+            entry.at(revision).took(*took).write(Level::Info);
+            for (release, message) in held {
+                let entry = Entry {
+                    release: Some(release),
+                    ..Entry::of_environment(
+                        environment,
+                        "release stalled",
+                        format!("release stalled: {message}"),
+                    )
+                };
+                entry.at(revision).write(Level::Error);
+            }
+        }
+        Event::EnvironmentUnchanged {
+            environment,
+            revision,
+            ..
+        } => {
+            let message = format!("{} does not change the environment", short(revision));
+            let entry = Entry::of_environment(environment, "unchanged", message);
+            entry.at(revision).write(Level::Debug);
+        }
+        Event::EnvironmentStalled {
+            environment,
+            revision,
+            reason,
             message,
-        } => tracing::warn!(%repository, error = %message, "forge unreachable"),
+            ..
+        } => {
+            let message = format!("environment stalled: {reason}: {message}");
+            let entry = Entry::of_environment(environment, "environment stalled", message);
+            let entry = Entry {
+                commit: revision.as_deref(),
+                ..entry
+            };
+            entry.write(Level::Error);
+        }
+        Event::ClusterUnreachable {
+            environment,
+            message,
+        } => {
+            let message = format!("cluster unreachable: {message}");
+            Entry::of_environment(environment, "unreachable", message).write(Level::Warn);
+        }
+        _ => {}
     }
 }
 
 fn log_replicas(there: usize) {
     match there {
-        0 => tracing::error!("cut off from the other replicas"),
-        there => tracing::info!(replicas = there, "number of replicas changed"),
+        0 => {
+            let message = "cut off from the other replicas".to_owned();
+            Entry::new("replicas", message).write(Level::Error);
+        }
+        there => Entry::new("replicas", format!("replicas: {there}")).write(Level::Info),
     }
 }
 
@@ -247,16 +317,18 @@ fn log_preview(event: &Event) {
     else {
         return;
     };
-    let took = took.as_secs_f64();
-    let result = previewed.word();
-    match previewed {
-        Previewed::Failed => {
-            tracing::warn!(%repository, number, %head, result, took, error = %message, "pull request not previewed");
-        }
-        _ => {
-            tracing::info!(%repository, number, %head, result, took, detail = %message, "pull request previewed");
-        }
-    }
+    let (result, level) = match previewed {
+        Previewed::Failed => ("not previewed", Level::Warn),
+        _ => ("previewed", Level::Info),
+    };
+    let message = format!(
+        "pull request {number} {result} at {}: {}: {message}, {}",
+        short(head),
+        previewed.word(),
+        seconds(*took)
+    );
+    let entry = Entry::of_repository(repository, result, message);
+    entry.at(head).took(*took).write(level);
 }
 
 fn log_outcome(
@@ -266,57 +338,66 @@ fn log_outcome(
     message: &str,
     took: Duration,
 ) {
-    let ReleaseName {
-        environment,
-        release,
-    } = name;
-    let (took, result) = (took.as_secs_f64(), end.word());
+    let (mut action, mut level) = (end.word(), level_of(end));
+    if end == ReconcileOutcome::Deployed && is_correction {
+        (action, level) = ("drift corrected", Level::Warn);
+    }
+    let mut text = match action {
+        "drift corrected" => action.to_owned(),
+        _ => format!("{action} {}", short(revision)),
+    };
+    if !message.is_empty() {
+        text = format!("{text}: {message}");
+    }
+    text = format!("{text}, {}", seconds(took));
+    let entry = Entry::of_release(name, action, text);
+    entry.at(revision).took(took).write(level);
+}
+
+fn level_of(end: ReconcileOutcome) -> Level {
     match end {
         ReconcileOutcome::Unchanged | ReconcileOutcome::Suspended | ReconcileOutcome::Waiting => {
-            tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release checked");
-        }
-        ReconcileOutcome::Deployed if is_correction => {
-            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "drift corrected");
+            Level::Debug
         }
         ReconcileOutcome::Deployed
         | ReconcileOutcome::Removed
         | ReconcileOutcome::Superseded
-        | ReconcileOutcome::Interrupted => {
-            tracing::info!(%environment, %release, %revision, result, took, detail = %message, "release synced");
-        }
-        ReconcileOutcome::Unapproved => {
-            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
-        }
-        ReconcileOutcome::Drifted => {
-            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");
-        }
-        ReconcileOutcome::Failed | ReconcileOutcome::Refused => {
-            tracing::error!(%environment, %release, %revision, result, took, error = %message, "release not synced");
-        }
+        | ReconcileOutcome::Interrupted => Level::Info,
+        ReconcileOutcome::Unapproved | ReconcileOutcome::Drifted => Level::Warn,
+        ReconcileOutcome::Failed | ReconcileOutcome::Refused => Level::Error,
     }
 }
 
 fn log_sync(event: &SyncEvent, waits: &mut Waits) {
-    let environment = &event.release.environment;
-    let release = &event.release.release;
+    let name = &event.release;
     match &event.kind {
         EventKind::Queued(holder) => {
-            tracing::info!(%environment, %release, %holder, "another client applies the release");
+            let message = format!("another client applies the release: {holder}");
+            Entry::of_release(name, "queued", message).write(Level::Info);
         }
         EventKind::Waiting(_, state) => {
-            let (object, detail, seconds) = (&state.object, &state.message, state.since.as_secs());
-            if waits.is_due(&event.release, state, Instant::now()) {
-                tracing::info!(%environment, %release, %object, %detail, seconds, "waiting");
+            let WaitState {
+                object,
+                message,
+                since,
+            } = state;
+            let level = if waits.is_due(name, state, Instant::now()) {
+                Level::Info
             } else {
-                tracing::debug!(%environment, %release, %object, %detail, seconds, "waiting");
-            }
+                Level::Debug
+            };
+            let message = format!("waiting for {object}: {message} ({} s)", since.as_secs());
+            let entry = Entry::of_release(name, "waiting", message);
+            entry.on(object).took(*since).write(level);
         }
-        EventKind::Finished(_) => drop(waits.runs.remove(&event.release)),
+        EventKind::Finished(_) => drop(waits.runs.remove(name)),
         EventKind::Done(_, object, StepOutcome::Failed(failure)) => {
-            tracing::warn!(%environment, %release, %object, error = %failure.message, "step failed");
+            let message = format!("step failed: {object}: {}", failure.message);
+            let entry = Entry::of_release(name, "step failed", message);
+            entry.on(object).write(Level::Warn);
         }
         EventKind::Warning(finding) => {
-            tracing::warn!(%environment, %release, detail = %finding, "warning");
+            Entry::of_release(name, "warning", finding.to_string()).write(Level::Warn);
         }
         EventKind::Phase(_)
         | EventKind::Started(_)
@@ -334,6 +415,8 @@ mod tests {
     use pleach_planner::plan::StepId;
 
     use super::*;
+    use crate::cli::log_format::LogLines;
+    use crate::cli::run::LogFormat;
     use pleach_engine::sync::report::SyncResult;
 
     #[derive(Clone, Default)]
@@ -377,8 +460,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .with_ansi(false)
-            .with_target(false)
-            .without_time()
+            .event_format(LogLines(LogFormat::Text))
             .finish();
         let guard = tracing::subscriber::set_default(subscriber);
         let mut waits = Waits::default();
@@ -429,20 +511,21 @@ mod tests {
         assert!(waits.runs.is_empty());
         log(&reconciled("2 updated, 1 deleted", false));
         log(&reconciled(
-            "Deployment.apps/shop/cart: changed by kubectl",
+            "Deployment.apps/shop/cart: .spec.replicas changed by kubectl",
             true,
         ));
         drop(guard);
         let shown = String::from_utf8(tape.0.lock().unwrap().clone()).unwrap();
-        let lines: Vec<&str> = shown.lines().map(str::trim).collect();
-        insta::assert_snapshot!(lines.join("\n"), @r#"
-        INFO applying environment=staging release=web revision=9683080 changes=2 to update, 1 to delete
-        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=1 of 3 replicas ready seconds=8
-        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=2 of 3 replicas ready seconds=20
-        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=2 of 3 replicas ready seconds=80
-        INFO release synced environment=staging release=web revision=9683080 result="deployed" took=12.0 detail=2 updated, 1 deleted
-        WARN drift corrected environment=staging release=web revision=9683080 result="deployed" took=12.0 detail=Deployment.apps/shop/cart: changed by kubectl
-        "#);
+        // Without the time.
+        let lines: Vec<&str> = shown.lines().map(|line| &line[9..]).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r"
+        INFO  staging/web  applying 9683080: 2 to update, 1 to delete
+        INFO  staging/web  waiting for Deployment.apps/shop/search: 1 of 3 replicas ready (8 s)
+        INFO  staging/web  waiting for Deployment.apps/shop/search: 2 of 3 replicas ready (20 s)
+        INFO  staging/web  waiting for Deployment.apps/shop/search: 2 of 3 replicas ready (80 s)
+        INFO  staging/web  deployed 9683080: 2 updated, 1 deleted, 12.0 s
+        WARN  staging/web  drift corrected: Deployment.apps/shop/cart: .spec.replicas changed by kubectl, 12.0 s
+        ");
     }
 
     #[test]
