@@ -156,7 +156,11 @@ async fn fix(
 }
 
 /// Diagnoses one registration.
-async fn diagnose_one(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
+async fn diagnose_one(
+    ui: &mut Ui,
+    cluster: &Cluster,
+    id: &ObjectId,
+) -> Result<Diagnosis, CliError> {
     let Some(observations) = doctor::examine_one(cluster, id).await? else {
         return Err(CliError::new(
             Kind::Failed,

@@ -278,10 +278,7 @@ fn of_the_record(ctx: &Ctx<'_>, plan: &Plan) -> Vec<Permission> {
         permissions.extend(is_new.then(|| release("create", None)));
         permissions.push(release("patch", None));
         permissions.push(release("patch", Some("status")));
-        let is_removed = plan
-            .removal
-            .as_ref()
-            .is_some_and(|outgoing| outgoing.ends);
+        let is_removed = plan.removal.as_ref().is_some_and(|outgoing| outgoing.ends);
         permissions.extend(is_removed.then(|| release("delete", None)));
     }
     permissions
