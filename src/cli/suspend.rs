@@ -237,7 +237,7 @@ async fn select(
     ui: &mut Ui,
     ctx: &Context,
     target: &Target,
-    place: &StatePlace,
+    place: &StateStore,
 ) -> Result<Selected, CliError> {
     let environment = environment(ui, ctx, target)?;
     // The repository id selects the releases, even if the environment file is invalid.

@@ -97,7 +97,7 @@ mod tests {
         ObjectDiff {
             object: object.parse().unwrap(),
             action: Action::Update,
-            former: None,
+            previous: None,
             note: Note::default(),
             hunks: Vec::new(),
             fields,

@@ -34,7 +34,7 @@ enum Standing {
 pub(super) fn ensure_executed(releases: &[ReleaseSummary], now: Timestamp) -> Result<(), CliError> {
     for release in releases {
         let target = release.target();
-        if let Some(suspension) = release.orders.suspended(now) {
+        if let Some(suspension) = release.user_requests.suspended(now) {
             let message = format!("{target} is {}; no sync was requested", suspension.words());
             return Err(CliError::new(Kind::Policy, message)
                 .hint(format!("end the suspension first: pleach resume {target}")));
@@ -143,7 +143,7 @@ fn standing(release: &ReleaseSummary) -> Standing {
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     };
-    if release.orders.sync.is_some() || is_running {
+    if release.user_requests.sync.is_some() || is_running {
         return Standing::Open(one_line(&ready));
     }
     let troubles: Vec<(Exit, String)> = release

@@ -65,7 +65,7 @@ impl<'de, T: Deserialize<'de>, U, F: Fn(T) -> U> Visitor<'de> for Reading<'_, T,
                 "kind" => kind = Some(fields.next_value()?),
                 "metadata" => metadata = Some(fields.next_value()?),
                 "items" => {
-                    fields.next_value_seed(Items(Reading::new(self.read, self.collected)))?
+                    fields.next_value_seed(Items(Reading::new(self.read, self.collected)))?;
                 }
                 _ => drop(fields.next_value::<IgnoredAny>()?),
             }

@@ -189,7 +189,7 @@ fn keep_all(
         let is_other = live.is_some_and(|live| entry.uid.as_deref() != Some(&live.uid));
         if entry.state == EntryState::Observed {
             skip(draft, id, "stays because its creator stays");
-            kept.push(id.clone());
+            retained.push(id.clone());
         } else if entry.state == EntryState::Intended && live.is_some() {
             skip(draft, id, UNCONFIRMED);
         } else if is_other {

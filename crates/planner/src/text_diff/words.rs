@@ -102,9 +102,12 @@ mod tests {
     fn marked(old: &str, new: &str) -> Vec<String> {
         let hunks = hunks(old, new, 3);
         let lines = hunks.iter().flat_map(|hunk| hunk.parts(str::to_owned));
-        let mark = |part: Part| match part.is_changed {
-            true => format!("[{}]", part.text),
-            false => part.text,
+        let mark = |part: Part| {
+            if part.is_changed {
+                format!("[{}]", part.text)
+            } else {
+                part.text
+            }
         };
         lines
             .map(|parts| parts.into_iter().map(mark).collect())

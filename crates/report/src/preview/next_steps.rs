@@ -174,7 +174,7 @@ mod tests {
                 "lint",
                 with(|one| {
                     one.lint
-                        .push(Finding::error(Kind::Repository, "x", "wrong"))
+                        .push(Finding::error(Kind::Repository, "x", "wrong"));
                 }),
                 vec![],
             ),

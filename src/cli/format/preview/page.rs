@@ -173,7 +173,7 @@ fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
     let all: usize = object.hunks.iter().map(|hunk| hunk.lines.len() + 1).sum();
     let is_deleted = object.action == Action::Delete;
     let most = if is_deleted { DELETED_LINES } else { LINES };
-    let shown = most.min(*room);
+    let shown = most.min(*lines_left);
     let mut lines = Vec::new();
     for hunk in &object.hunks {
         if lines.len() >= shown {

@@ -278,7 +278,7 @@ fn history(results: &[(&str, &str)]) -> Installed {
         message: String::new(),
         local: String::new(),
         overridden: Vec::new(),
-        run: RunFacts::default(),
+        run: pleach_state::inventory::RunFacts::default(),
     };
     Installed {
         history: results.iter().map(result).collect(),
