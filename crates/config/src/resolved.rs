@@ -224,13 +224,103 @@ pub enum PatchChange {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
+    use pleach_formats::file::Window;
+    use pleach_formats::policy::Protect;
     use pleach_formats::sync::Minimum;
+    use pleach_formats::window::Windows;
     use pleach_model::tree::MemoryTree;
     use semver::Version;
 
+    use super::ResolvedEnvironment;
+
+    /// Resolves an environment file with these lines.
+    fn environment(lines: &str) -> ResolvedEnvironment {
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+        let files = [
+            (
+                "pleach.yaml".to_owned(),
+                format!("{header}: Repository\nid: fleet\n"),
+            ),
+            (
+                "environments/dev.yaml".to_owned(),
+                format!("{header}: Environment\n{lines}\n"),
+            ),
+        ];
+        crate::resolve(&MemoryTree::new(files), "dev", &Version::new(0, 1, 0)).unwrap()
+    }
+
+    fn protect(kind: &str) -> Protect {
+        Protect {
+            group: None,
+            kind: kind.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_policy_is_at_least_as_strict_as_the_minimum_of_its_grant() {
+        let mut mornings = Windows::default();
+        mornings
+            .add(&Window {
+                allow: Some("08:00-12:00".to_owned()),
+                deny: None,
+                time_zone: None,
+            })
+            .unwrap();
+        let minimum = Minimum {
+            interval: None,
+            needs_approval: true,
+            windows: mornings,
+            protect: vec![protect("Disk"), protect("Volume")],
+        };
+        let none = Minimum::default();
+        let late = "sync: {windows: [{allow: \"10:00-16:00\"}]}";
+        // Approval, hours at which the windows are open, protected kinds.
+        for (declared, minimum, approval, open, protected) in [
+            ("", &none, false, "7 9 11 13", ""),
+            ("", &minimum, true, "9 11", "Disk Volume"),
+            ("sync: {approval: digest}", &none, true, "7 9 11 13", ""),
+            (
+                "sync: {approval: digest}",
+                &minimum,
+                true,
+                "9 11",
+                "Disk Volume",
+            ),
+            (late, &none, false, "11 13", ""),
+            (late, &minimum, true, "11", "Disk Volume"),
+            ("protect: [{kind: Disk}]", &none, false, "7 9 11 13", "Disk"),
+            (
+                "protect: [{kind: Volume}, {kind: Own}]",
+                &minimum,
+                true,
+                "9 11",
+                "Volume Own Disk",
+            ),
+        ] {
+            let mut environment = environment(declared);
+            let before = environment.protect.clone();
+            environment.demand(minimum);
+            let demanded = environment.clone();
+            // A repeated demand changes nothing.
+            environment.demand(minimum);
+            assert_eq!(environment, demanded, "{declared}");
+            let sync = &environment.sync;
+            assert_eq!(sync.needs_approval, approval, "{declared}");
+            let hours = [7, 9, 11, 13].into_iter().filter(|hour| {
+                let at = format!("2026-01-05T{hour:02}:00:00Z");
+                sync.windows.are_open(at.parse().unwrap())
+            });
+            let hours: Vec<String> = hours.map(|hour| hour.to_string()).collect();
+            assert_eq!(hours.join(" "), open, "{declared}");
+            let kinds = environment.protect.iter().map(|one| one.kind.as_str());
+            let kinds: Vec<&str> = kinds.collect();
+            assert_eq!(kinds.join(" "), protected, "{declared}");
+            assert!(environment.protect.starts_with(&before), "{declared}");
+        }
+    }
+
     #[test]
     fn a_branch_syncs_no_more_often_than_the_minimum_of_its_grant() {
-        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
         let seconds = SignedDuration::from_secs;
         for (declared, minimum, expected) in [
             ("sync: {interval: 1s}", Some(60), seconds(60)),
@@ -238,19 +328,7 @@ mod tests {
             ("sync: {interval: 10m}", Some(60), seconds(600)),
             ("", Some(60), SignedDuration::from_mins(5)),
         ] {
-            let files = [
-                (
-                    "pleach.yaml".to_owned(),
-                    format!("{header}: Repository\nid: fleet\n"),
-                ),
-                (
-                    "environments/dev.yaml".to_owned(),
-                    format!("{header}: Environment\n{declared}\n"),
-                ),
-            ];
-            let tree = MemoryTree::new(files);
-            let version = Version::new(0, 1, 0);
-            let mut environment = crate::resolve(&tree, "dev", &version).unwrap();
+            let mut environment = environment(declared);
             environment.demand(&Minimum {
                 interval: minimum.map(seconds),
                 ..Minimum::default()

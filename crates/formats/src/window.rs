@@ -93,13 +93,26 @@ impl Windows {
         windows
     }
 
-    /// Returns windows that are open when both are.
+    /// Returns windows that are open when both are. Adds no set that is there already.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
-        if *other != Self::default() && *other != self {
-            self.also.push(other.clone());
+        for set in other.sets() {
+            if !self.sets().contains(&set) {
+                self.also.push(set);
+            }
         }
         self
+    }
+
+    /// Returns the sets that must all be open, each without further sets.
+    fn sets(&self) -> Vec<Self> {
+        let own = Self {
+            also: Vec::new(),
+            ..self.clone()
+        };
+        let own = Some(own).filter(|own| *own != Self::default());
+        let also = self.also.iter().flat_map(Self::sets);
+        own.into_iter().chain(also).collect()
     }
 
     /// Returns the windows as written, one list for each set.
@@ -312,6 +325,13 @@ mod tests {
         }
         assert_eq!(day.clone().and(&Windows::default()), day);
         assert_eq!(day.clone().and(&day), day);
+        // A repeated demand adds nothing, also when it was read from a record.
+        let recorded = Windows::recorded(&day.declared());
+        for demanded in [&day, &monday, &both, &recorded] {
+            assert_eq!(both.clone().and(demanded), both);
+        }
+        let only = Windows::default().and(&day);
+        assert_eq!(only.clone().and(&day), only);
         assert_eq!(Windows::recorded(&[]), Windows::default());
     }
 
