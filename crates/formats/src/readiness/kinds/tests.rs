@@ -214,6 +214,146 @@ fn every_case_of_the_table_has_its_declared_result() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Kinds that a user can expect a rule for.
+const KINDS: usize = 150;
+
+#[test]
+fn the_table_has_many_kinds() {
+    let files = PROJECTS.iter().map(written);
+    let named = files.flat_map(|file| file.kinds.into_iter().filter(|row| row.kind != "*"));
+    assert!(named.count() >= KINDS);
+}
+
+/// Returns whether a row reads the observed generation by an expression of its own.
+fn reads_generation(row: &WrittenRow) -> bool {
+    let mut expressions = [&row.current, &row.failed].into_iter().flatten();
+    expressions.any(|text| text.contains("bservedGeneration"))
+}
+
+/// Sets the generation that a status and all its conditions describe, where they have one.
+/// `everywhere` also sets it where they have none.
+fn observe(place: &mut Value, generation: i64, everywhere: bool) {
+    match place {
+        Value::Object(fields) => {
+            for (key, field) in fields.iter_mut() {
+                match field {
+                    Value::Array(items) if key == "conditions" => {
+                        for item in items.iter_mut().filter(|item| item.is_object()) {
+                            if everywhere || !item["observedGeneration"].is_null() {
+                                item["observedGeneration"] = json!(generation);
+                            }
+                        }
+                    }
+                    _ => observe(field, generation, everywhere),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                observe(item, generation, everywhere);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Stale cases, generated from the cases of every row: the spec changed since the controller wrote
+/// the status. `observedGeneration` is that of the status, as controllers commonly write it.
+#[test]
+fn no_status_of_an_earlier_generation_decides() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for project in PROJECTS {
+        for row in written(project).kinds {
+            let decided = row
+                .cases
+                .iter()
+                .filter(|case| matches!(case.expect, Expect::Ready | Expect::Failed))
+                .filter(|case| case.object["status"].is_object());
+            for case in decided {
+                let mut object = case.object.clone();
+                object["apiVersion"] = json!(format!("{}/v1", example(&row.group)));
+                object["kind"] = json!(example(&row.kind));
+                object["metadata"]["generation"] = json!(8);
+                object["status"]["observedGeneration"] = json!(7);
+                let found = assess(&object);
+                count += 1;
+                if Expect::of(&found) != Some(Expect::Progressing) {
+                    wrong.push(format!(
+                        "{}: {}/{}: stale case `{}`: {}: {}",
+                        project.name,
+                        row.group,
+                        row.kind,
+                        case.name,
+                        found.readiness,
+                        found.message
+                    ));
+                }
+            }
+        }
+    }
+    assert!(count > 1000, "{count}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// Stale cases where only conditions have a generation.
+#[test]
+fn no_condition_of_an_earlier_generation_makes_ready() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for project in PROJECTS {
+        for row in written(project).kinds {
+            if row.conditions.is_empty() {
+                continue;
+            }
+            for case in row.cases.iter().filter(|case| case.expect == Expect::Ready) {
+                let mut object = case.object.clone();
+                object["apiVersion"] = json!(format!("{}/v1", example(&row.group)));
+                object["kind"] = json!(example(&row.kind));
+                object["metadata"]["generation"] = json!(8);
+                observe(&mut object["status"], 7, true);
+                let found = assess(&object);
+                count += 1;
+                if Expect::of(&found) != Some(Expect::Progressing) {
+                    wrong.push(format!("{}/{}: {}", row.group, row.kind, case.name));
+                }
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// Rows with an expression of their own for the generation have a written case of each side.
+#[test]
+fn rows_that_read_the_generation_have_a_stale_case() {
+    let mut missing = Vec::new();
+    for project in PROJECTS {
+        for row in written(project)
+            .kinds
+            .iter()
+            .filter(|row| reads_generation(row))
+        {
+            let is_stale = |case: &&Case| {
+                let text = case.object.to_string();
+                case.expect == Expect::Progressing && text.contains("bservedGeneration")
+            };
+            if !row.cases.iter().any(|case| is_stale(&case)) {
+                missing.push(format!("{}: {}/{}", project.name, row.group, row.kind));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
 /// A word or condition of an earlier spec does not pause an object that may be about to
 /// resume.
 #[test]
