@@ -120,9 +120,64 @@ impl Drop for Group {
 
 #[cfg(test)]
 mod tests {
+    use std::env::{current_exe, var};
+    use std::fs::{File, metadata};
+    use std::io::Write as _;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::path::Path;
+    use std::process::{Command, ExitStatus};
+
     use rstest::rstest;
 
     use super::*;
+
+    /// Variable with the file that the probe writes.
+    const FILE: &str = "PLEACH_TEST_FILE";
+    /// Variable with the limits that the probe sets, one after the other.
+    const LIMITS: &str = "PLEACH_TEST_LIMITS";
+
+    /// Probe process of the test below. It writes blocks until the kernel stops it, or 16 KiB.
+    #[test]
+    #[ignore = "the test below runs it, in a process of its own"]
+    fn probe() {
+        let (Ok(path), Ok(limits)) = (var(FILE), var(LIMITS)) else {
+            return;
+        };
+        for limit in limits.split_whitespace() {
+            bound_files(limit.parse().unwrap()).unwrap();
+        }
+        let mut file = File::create(path).unwrap();
+        for _ in 0..16 {
+            file.write_all(&[1; 1 << 10]).unwrap();
+        }
+    }
+
+    /// Runs the probe.
+    fn written(path: &Path, limits: &str) -> ExitStatus {
+        let probe = ["--ignored", "--exact", "bounds::tests::probe"];
+        let mut command = Command::new(current_exe().unwrap());
+        let command = command.args(probe).env(FILE, path).env(LIMITS, limits);
+        command.output().unwrap().status
+    }
+
+    #[test]
+    fn the_kernel_kills_a_process_that_writes_a_larger_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pack");
+        // Limits in bytes, and the size of the file; `None`: the process ends by itself.
+        for (limits, largest) in [
+            ("32768", None),
+            ("4096", Some(4096)),
+            ("4096 8192", Some(4096)),
+        ] {
+            let status = written(&path, limits);
+            let signal = largest.map(|_| Signal::XFSZ.as_raw());
+            assert_eq!(status.signal(), signal, "{limits}: {status}");
+            assert_eq!(status.success(), largest.is_none(), "{limits}: {status}");
+            let size = metadata(&path).unwrap().len();
+            assert_eq!(size, largest.unwrap_or(16 << 10), "{limits}");
+        }
+    }
 
     #[rstest]
     #[case::of_a_pod(Some("805306368\n"), 128 << 20)]

@@ -99,6 +99,52 @@ fn objects_carry_the_labels_of_the_release() {
     );
 }
 
+/// A manifest with the name of state would be adopted as the record of another release.
+#[test]
+fn a_manifest_named_like_state_is_refused() {
+    let team = Store::ConfigMap {
+        namespace: "shop".to_owned(),
+    };
+    for (kind, name, store, is_refused) in [
+        ("{apiVersion: v1, kind: ConfigMap", "dev.db", &team, true),
+        (
+            "{apiVersion: v1, kind: ConfigMap",
+            "dev.db",
+            &Store::Release,
+            false,
+        ),
+        ("{apiVersion: v1, kind: ConfigMap", "settings", &team, false),
+        (
+            "{apiVersion: coordination.k8s.io/v1, kind: Lease",
+            "dev.db",
+            &team,
+            true,
+        ),
+        (
+            "{apiVersion: v1, kind: Secret",
+            "pleach-digest-key",
+            &Store::Release,
+            true,
+        ),
+    ] {
+        let mut release = samples::release("web", &["a.yaml"], json!({}));
+        let name = name.replace("dev.", &format!("{}.", release.name.environment));
+        release.store = store.clone();
+        let environment = samples::environment(vec![release.clone()]);
+        let files = [("a.yaml", format!("{kind}, metadata: {{name: {name}}}}}\n"))];
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (*path, text.as_str()))
+            .collect();
+        let rendered = render(&tree(&files), &environment, &release, &table());
+        let errors = rendered.findings.iter().filter(|one| one.is_error());
+        let codes: Vec<&str> = errors.map(|one| one.code.as_str()).collect();
+        let expected: &[&str] = if is_refused { &["state-object"] } else { &[] };
+        assert_eq!(codes, expected, "{kind} {name} {store:?}");
+        assert_eq!(rendered.manifests.is_empty(), is_refused, "{kind} {name}");
+    }
+}
+
 /// Renders a release with a stage that `test.yaml` verifies.
 fn staged(text: &str) -> Rendered {
     let mut release = samples::release("web", &["test.yaml"], json!({}));

@@ -55,7 +55,9 @@ fn refusal() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pleach_planner::plan::Change;
+    use jiff::SignedDuration;
+    use pleach_model::order::StageName;
+    use pleach_planner::plan::{Change, Step, StepId};
 
     #[test]
     fn only_its_own_release_configures_the_controller() {
@@ -93,6 +95,50 @@ mod tests {
             };
             assert_eq!(reserved.check(&plan("web")).len(), expected, "{id}");
             assert_eq!(reserved.check(&plan("pleach")).len(), 0, "{id}");
+        }
+        // Steps change objects that are in no change: overlays and copies.
+        let step = |object: &str, op: Op| Step {
+            id: StepId(0),
+            stage: StageName::Config,
+            object: object.parse().unwrap(),
+            op,
+            needs: Vec::new(),
+            require: Vec::new(),
+            until: None,
+            deadline: SignedDuration::ZERO,
+            overlay: None,
+            reason: String::new(),
+        };
+        let copy = |from: &str, to: &str| {
+            let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+            step("ConfigMap/web/settings", Op::Copy { from, to })
+        };
+        let (own, other) = ("ConfigMap/pleach/pleach", "ConfigMap/web/settings");
+        for (case, step, expected) in [
+            ("overlay", step(own, Op::Lift), 1),
+            ("overlay of another object", step(other, Op::Lift), 0),
+            (
+                "copy of a Secret",
+                copy("Secret/pleach/git", "Secret/web/git"),
+                1,
+            ),
+            ("copy to the configuration", copy(other, own), 1),
+            (
+                "copy within the configuration",
+                copy(own, "Secret/clusters/target"),
+                2,
+            ),
+            (
+                "copy of another object",
+                copy(other, "ConfigMap/next/settings"),
+                0,
+            ),
+        ] {
+            let mut plan = Plan::new(release("web"), "v1");
+            plan.steps.push(step);
+            assert_eq!(reserved.check(&plan).len(), expected, "{case}");
+            plan.release = release("pleach");
+            assert_eq!(reserved.check(&plan).len(), 0, "{case}");
         }
         let nothing = Reserved::default();
         assert!(!nothing.has(&ObjectId::new("", "Namespace", None, "x")));
