@@ -106,3 +106,25 @@ pub fn converter(crd: &Value) -> Option<ServiceRef> {
     let kind = GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
     pointed_at(&kind, crd).into_iter().next()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_version_declares_a_status_by_its_subresource() {
+        let version =
+            |name: &str, subresources: Value| json!({"name": name, "subresources": subresources});
+        let crd = json!({"spec": {"versions": [
+            version("v1", json!({"status": {}})),
+            version("v2", json!({"status": null, "scale": {}})),
+            version("v3", json!(null)),
+        ]}});
+        for (version, expected) in [("v1", true), ("v2", false), ("v3", false), ("v4", false)] {
+            assert_eq!(declares_status(&crd, version), expected, "{version}");
+        }
+        assert!(!declares_status(&json!({}), "v1"));
+    }
+}

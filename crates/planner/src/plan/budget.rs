@@ -118,3 +118,31 @@ impl Desired {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exhausted_part_of_the_budget_is_named() {
+        let codes = |budget: &Budget| budget.refusal().map(|finding| finding.code);
+        let budget = Budget::default();
+        assert!(budget.work(WORK) && budget.edge() && budget.pair());
+        assert_eq!(codes(&budget), None);
+        assert!(!budget.work(1));
+        assert_eq!(codes(&budget).as_deref(), Some(CODE));
+        let message = budget.refusal().map(|finding| finding.message);
+        assert!(message.is_some_and(|text| text.contains("exceeds the work limit")));
+        // Beyond the budget, every further step stops too, and the first reason stays.
+        assert!(!budget.edge() && !budget.pair() && !budget.clone().work(0));
+        let message = budget.refusal().map(|finding| finding.message);
+        assert!(message.is_some_and(|text| text.contains("exceeds the work limit")));
+        for part in [Budget::edge, Budget::pair] {
+            let budget = Budget::default();
+            assert!((0..EDGES).all(|_| part(&budget)));
+            assert!(!part(&budget));
+            let message = budget.refusal().map(|finding| finding.message);
+            assert!(message.is_some_and(|text| text.contains("1000000 dependencies")));
+        }
+    }
+}

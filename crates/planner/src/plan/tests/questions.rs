@@ -83,3 +83,32 @@ fn an_uninstall_asks_for_blocking_conditions_first() {
     // Without consent, nothing is removed.
     assert_eq!(rounds(&scene, Some(&Removal::default()), &ALL), [[]; 0]);
 }
+
+/// Independent facts are asked for together, so the number of plans
+/// does not depend on the number of facts.
+#[test]
+fn a_release_is_planned_as_often_as_facts_depend_on_each_other() {
+    let new_api = API.replace("spec: {}", "spec: {priority: 1}");
+    let checked = |number: usize| {
+        let scene = Scene::new().installed(API).git(&new_api);
+        (0..number).fold(scene, |scene, number| {
+            scene.check(&format!(
+                "{{name: c{number}, forEach: {{kind: Node}}, require: \"item.status.ok\"}}"
+            ))
+        })
+    };
+    let removal = Removal {
+        consented: Some(Consented::by_command()),
+        ..Removal::default()
+    };
+    let emptied = Scene::new().installed("Namespace/old: {}\nConfigMap/old/c: {}");
+    for (case, scene, removal, expected) in [
+        ("nothing to do", Scene::new(), None, 1),
+        ("one check", checked(1), None, 2),
+        ("many checks", checked(20), None, 2),
+        ("an uninstall", emptied, Some(&removal), 3),
+    ] {
+        let rounds = rounds(&scene, removal, &ALL);
+        assert_eq!(rounds.len() + 1, expected, "{case}: {rounds:?}");
+    }
+}

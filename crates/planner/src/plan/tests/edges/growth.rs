@@ -9,7 +9,7 @@ use super::edges_of;
 use crate::plan::{
     Action, Plan,
     draft::{Ctx, Draft},
-    stages,
+    plan_offline, stages,
 };
 use pleach_model::order::StageName;
 
@@ -160,6 +160,24 @@ fn a_plan_beyond_the_budget_is_refused_as_a_whole() {
         .refusals()
         .map(|finding| finding.code.as_str())
         .collect();
+    assert_eq!(refusals, ["plan-too-large"]);
+    assert!(plan.steps.is_empty() && plan.changes.is_empty());
+}
+
+#[test]
+fn a_release_with_too_many_objects_is_refused_before_they_are_read() {
+    let mut scene = Scene::new().git("ConfigMap/web/c: {}");
+    let limit = 100_000;
+    scene.desired.manifests = vec![scene.desired.manifests[0].clone(); limit];
+    assert_eq!(scene.desired.refuse_size(), None);
+    let one = scene.desired.manifests[0].clone();
+    scene.desired.manifests.push(one);
+    let refusal = scene.desired.refuse_size().unwrap();
+    assert_eq!(refusal.code, "plan-too-large");
+    assert!(refusal.message.contains("100001 objects"), "{refusal}");
+    // No object is planned.
+    let plan = plan_offline(&scene.desired, &scene.observed, &scene.policy);
+    let refusals: Vec<&str> = plan.refusals().map(|one| one.code.as_str()).collect();
     assert_eq!(refusals, ["plan-too-large"]);
     assert!(plan.steps.is_empty() && plan.changes.is_empty());
 }

@@ -1,7 +1,9 @@
 //! User objects that are copied from the previous namespace.
 
 use super::{NEW, OLD, Scene, comes_before, find, step_of};
-use crate::plan::Op;
+use crate::plan::{Desired, Op, is_copied};
+use pleach_model::object::{labels, managers};
+use pleach_state::{inventory::Store, live::LiveMeta};
 
 #[test]
 fn user_objects_are_copied_once_before_the_workloads() {
@@ -103,4 +105,61 @@ fn by_a_pattern_everything_of_users_is_copied() {
             entry.state = pleach_state::inventory::EntryState::Kept;
         });
     assert_eq!(copied(retained), [b]);
+}
+
+/// A copy of state would be a forged record, or disclose a key.
+#[test]
+fn state_is_not_copied() {
+    let scene = |pattern: &str| {
+        Scene::new()
+            .installed(OLD)
+            .version("v1.0.0")
+            .git(&NEW.replace("/web/", "/next/"))
+            .git("Namespace/next: {}")
+            .moves("old", "next", &[pattern])
+    };
+    let store = |namespace: &'static str| {
+        move |desired: &mut Desired| {
+            desired.store = Store::ConfigMap {
+                namespace: namespace.to_owned(),
+            };
+        }
+    };
+    // The name of the source or of the target is one of state.
+    let named = scene("e.r").with_desired(store("next"));
+    let from = scene("e.r").with_desired(store("old"));
+    let elsewhere = scene("e.r").with_desired(store("elsewhere"));
+    for (case, scene, code) in [
+        ("target", named, Some("state-object")),
+        ("source", from, Some("state-object")),
+        ("neither", elsewhere, None),
+    ] {
+        let plan = scene.plan();
+        let copies = plan.steps.iter();
+        let copies = copies.filter(|step| matches!(step.op, Op::Copy { .. }));
+        assert_eq!(copies.count(), usize::from(code.is_none()), "{case}");
+        let error = plan.findings.iter().find(|one| one.is_error());
+        assert_eq!(error.map(|one| one.code.as_str()), code, "{case}");
+    }
+    // A listed object holds state by its labels or its manager.
+    let live = |label: Option<&str>, manager: &str| LiveMeta {
+        labels: label
+            .into_iter()
+            .map(|label| (label.to_owned(), "x".to_owned()))
+            .collect(),
+        managers: vec![manager.to_owned()],
+        ..LiveMeta::default()
+    };
+    let rules = scene("*").desired.sequence.moves;
+    let rule = &rules[0].copy[0];
+    let id = "ConfigMap/old/settings".parse().unwrap();
+    for (live, expected) in [
+        (live(None, "kubectl"), true),
+        (live(Some(labels::RELEASE), "kubectl"), false),
+        (live(Some(labels::JOURNAL), "kubectl"), false),
+        (live(Some(labels::PLAN), "kubectl"), false),
+        (live(None, managers::STATE), false),
+    ] {
+        assert_eq!(is_copied(rule, &id, &live), expected, "{live:?}");
+    }
 }
