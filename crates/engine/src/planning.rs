@@ -450,3 +450,77 @@ pub fn agent(release: Option<&ReleaseName>) -> String {
         None => format!("pleach/{version}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pleach_formats::file::AllowList;
+    use pleach_model::tree::MemoryTree;
+
+    use super::*;
+    use crate::load::{each_loaded, render_all, resolve_partly};
+    use crate::sync::serving::serving;
+
+    /// Loads an environment with one release of a ConfigMap in namespace `web`.
+    fn loaded() -> Loaded {
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+        let tree = MemoryTree::new([
+            (
+                "pleach.yaml".to_owned(),
+                format!("{header}: Repository\nid: fleet\n"),
+            ),
+            (
+                "environments/dev.yaml".to_owned(),
+                format!("{header}: Environment\nreleases: [{{bundle: web, namespace: web}}]\n"),
+            ),
+            (
+                "manifests/web/bundle.yaml".to_owned(),
+                format!("{header}: Bundle\n"),
+            ),
+            (
+                "manifests/web/map.yaml".to_owned(),
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n".to_owned(),
+            ),
+        ]);
+        let partial = resolve_partly(&tree, "dev").unwrap();
+        let all = render_all(&tree, &partial.environment);
+        let revision = Revision::Commit("c0".to_owned());
+        each_loaded(&tree, revision, partial, all, &|_| None)
+    }
+
+    /// A release beyond the limits of its environment is refused from git alone, so that its plan
+    /// discloses nothing about the objects of others.
+    #[test]
+    fn objects_beyond_the_limits_are_refused_before_they_are_observed() {
+        let loaded = loaded();
+        let cluster = serving(|path| panic!("{path} was read"));
+        let within = |namespace: &str| {
+            Allow::new(&AllowList {
+                namespaces: Some(vec![namespace.to_owned()]),
+                cluster_scoped: None,
+            })
+        };
+        let (own, other) = (within("web"), within("other"));
+        for (allow, expected) in [(None, ""), (Some(&own), ""), (Some(&other), "not-allowed")] {
+            let planner = Planner {
+                loaded: &loaded,
+                cluster: &cluster,
+                cluster_id: None,
+                source: None,
+                allow,
+                base_secrets: None,
+                options: Options {
+                    verify: false,
+                    wait: true,
+                    prune: true,
+                    review: false,
+                    predecessors: Predecessors::AtRevision,
+                },
+            };
+            let (release, rendered) = &loaded.rendered[0];
+            assert_eq!(rendered.manifests.len(), 1);
+            let refusals = planner.refused_before(&planner.desired(release, rendered));
+            let codes: Vec<&str> = refusals.iter().map(|one| one.code.as_str()).collect();
+            assert_eq!(codes.join(" "), expected);
+        }
+    }
+}

@@ -24,7 +24,7 @@ pub mod report;
 mod returned;
 mod scheduler;
 #[cfg(test)]
-mod serving;
+pub(crate) mod serving;
 pub mod state;
 mod unanswered;
 mod wait;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_planner::plan::{self, Answer, Desired, Planning, Policy, Question, Removal, Topic};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use super::{Gone, Options, Planned, Planner, neighbor};
@@ -145,21 +145,7 @@ impl Input {
             drop(permit);
             (self, planning)
         });
-        match timeout(LIMIT, planning).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(ended)) => match ended.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                // Canceled only at shutdown of the runtime.
-                Err(_) => Err(SyncError::TooLong {
-                    release,
-                    limit: LIMIT,
-                }),
-            },
-            Err(_) => Err(SyncError::TooLong {
-                release,
-                limit: LIMIT,
-            }),
-        }
+        in_time(release, planning).await
     }
 
     fn planning(&self) -> Planning {
@@ -174,5 +160,48 @@ impl Input {
             Some(removal) => plan::remove(desired, removal, observed, policy),
             None => plan::plan(desired, observed, policy),
         }
+    }
+}
+
+/// Awaits a plan within the time limit. Propagates its panic.
+async fn in_time<T>(
+    release: String,
+    planning: impl Future<Output = Result<T, JoinError>>,
+) -> Result<T, SyncError> {
+    let too_long = SyncError::TooLong {
+        release,
+        limit: LIMIT,
+    };
+    match timeout(LIMIT, planning).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(ended)) => match ended.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // Canceled only at shutdown of the runtime.
+            Err(_) => Err(too_long),
+        },
+        Err(_) => Err(too_long),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plan_fails_its_release_at_the_time_limit() {
+        let started = Instant::now();
+        let planning = pending::<Result<(), JoinError>>();
+        let error = in_time("prod/web".to_owned(), planning).await.unwrap_err();
+        assert_eq!(started.elapsed().as_secs(), LIMIT.as_secs());
+        let SyncError::TooLong { release, limit } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((release.as_str(), *limit), ("prod/web", LIMIT));
+        let done = in_time("prod/web".to_owned(), ready(Ok(1))).await;
+        assert_eq!(done.unwrap(), 1);
     }
 }

@@ -513,4 +513,4 @@ fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -13,7 +13,7 @@ use tokio::sync::Barrier;
 use pleach_cluster::{Cluster, Connection};
 
 /// Creates a server that answers reads by path, and 404 otherwise.
-pub(super) fn serving(answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Cluster {
+pub(crate) fn serving(answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Cluster {
     answering(move |path| found(answer(path)))
 }
 
@@ -33,6 +33,19 @@ pub(super) fn gathering(
         async move {
             barrier.wait().await;
             found(answer(&path))
+        }
+    })
+}
+
+/// Creates a server that answers reads by path, and never answers otherwise.
+pub(super) fn hanging(answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Cluster {
+    over(move |path| {
+        let answered = answer(&path);
+        async move {
+            match answered {
+                Some(value) => (200, value),
+                None => std::future::pending().await,
+            }
         }
     })
 }

@@ -1,16 +1,23 @@
 //! Early end of an observation, and its number of concurrent requests.
 
+use std::sync::Arc;
+
+use jiff::SignedDuration;
 use pleach_fields::ignore::Ignored;
+use pleach_formats::policy::PrunePolicy;
 use pleach_formats::sequence::Sequence;
-use pleach_model::discovery::Discovery;
-use pleach_model::object::ReleaseName;
+use pleach_formats::versions::VersionPolicy;
+use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::object::{ApiVersion, Origin, ReleaseName};
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::{Digests, Terms};
 use pleach_state::inventory::Entry;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::*;
-use crate::sync::serving::gathering;
+use crate::sync::serving::{gathering, hanging};
+use pleach_cluster::Connection;
 
 #[test]
 fn several_timeouts_in_a_row_end_an_observation() {
@@ -24,7 +31,7 @@ fn several_timeouts_in_a_row_end_an_observation() {
 }
 
 /// Builds a release without objects in git.
-pub(super) fn emptied() -> Desired {
+pub(in crate::sync) fn emptied() -> Desired {
     Desired {
         name: ReleaseName {
             environment: "dev".to_owned(),
@@ -82,4 +89,116 @@ async fn leaving_objects_are_read_in_parallel() {
     };
     reader.read_leaving(&desired, &mut observed).await.unwrap();
     assert_eq!(observed.full.len(), 2 * CONCURRENCY);
+}
+
+/// Builds an observation of a cluster that serves ConfigMaps, with namespace `web`.
+fn observed() -> Observed {
+    let maps = Resource {
+        kind: "ConfigMap".to_owned(),
+        plural: "configmaps".to_owned(),
+        namespaced: true,
+        verbs: BTreeSet::from(["list".to_owned()]),
+    };
+    let version = ServedVersion {
+        version: "v1".to_owned(),
+        freshness: Freshness::Current,
+        resources: vec![maps],
+    };
+    let group = ServedGroup {
+        versions: vec![version],
+    };
+    let mut discovery = Discovery::default();
+    discovery.groups_mut().insert(String::new(), group);
+    let cluster = ClusterId("cluster".to_owned());
+    let (version, at) = ("v1.36.0".to_owned(), Timestamp::UNIX_EPOCH);
+    let mut observed = Observed::of(cluster, version, discovery, at);
+    let namespace = ObjectId::new("", "Namespace", None, "web");
+    observed.meta.insert(namespace, LiveMeta::default());
+    observed
+}
+
+fn map(name: &str) -> ObjectId {
+    ObjectId::new("", "ConfigMap", Some("web"), name)
+}
+
+fn reader<'a>(cluster: &'a Cluster, desired: &Desired, observed: &Observed) -> Reader<'a> {
+    Reader {
+        cluster,
+        silence: Silence::default(),
+        paths: Paths::new(&observed.discovery, &desired.manifests),
+        manager: desired.name.field_manager(),
+        part_of: String::new(),
+    }
+}
+
+/// The lists are answered and no dry run is: the observation ends after one time-out of the
+/// requests in flight, whatever the number of objects.
+#[tokio::test(start_paused = true)]
+async fn dry_runs_without_an_answer_end_an_observation() {
+    let number = 4 * CONCURRENCY;
+    let mut desired = emptied();
+    desired.manifests = (0..number)
+        .map(|number| {
+            let id = map(&format!("m{number}"));
+            let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": id.name, "namespace": "web"}});
+            let version = ApiVersion::parse("v1");
+            Manifest::new(id, version, Origin::new("a.yaml", 1), &value, false)
+        })
+        .collect();
+    let policy = Policy {
+        cluster: None,
+        adopt: Vec::new(),
+        prune: PrunePolicy::default(),
+        protect: Vec::new(),
+        consent: Vec::new(),
+        timeout: SignedDuration::from_mins(1),
+        wait: true,
+        verify: false,
+        versions: VersionPolicy::default(),
+        asks: BTreeSet::new(),
+    };
+    for reading in [Reading::Predict, Reading::Full] {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&sent);
+        let cluster = hanging(move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            None
+        });
+        let mut observed = observed();
+        let reader = reader(&cluster, &desired, &observed);
+        let started = Instant::now();
+        let readings = vec![reading; number];
+        let predicting = reader.predict((&desired, &policy), &readings, &mut observed);
+        let error = predicting.await.unwrap_err();
+        assert!(matches!(error, SyncError::Cluster(_)), "{error:?}");
+        assert!(started.elapsed() < 2 * Connection::new("x").request_timeout);
+        assert!(
+            sent.load(Ordering::Relaxed) < 2 * CONCURRENCY,
+            "{reading:?}"
+        );
+    }
+}
+
+/// A single time-out concerns its object only.
+#[tokio::test(start_paused = true)]
+async fn a_time_out_between_answers_ends_no_observation() {
+    let cluster = hanging(|path| {
+        let (_, name) = path.rsplit_once('/')?;
+        (name == "answered").then(|| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "web", "uid": name}})
+        })
+    });
+    let (desired, observed) = (emptied(), observed());
+    let reader = reader(&cluster, &desired, &observed);
+    let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
+    for round in 0..2 {
+        for _ in 1..UNANSWERED {
+            let read = reader.read(&path, &map("silent")).await.unwrap();
+            assert!(read.is_err(), "{round}");
+        }
+        let read = reader.read(&path, &map("answered")).await.unwrap();
+        assert!(read.is_ok_and(|live| live.is_some()), "{round}");
+    }
 }
