@@ -149,14 +149,11 @@ impl Target {
     /// Returns the reasons against executing a plan.
     pub(super) fn refusals(&self, planned: &Planned) -> Vec<Finding> {
         let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
-        if let Some(allow) = &self.grant.allow {
-            refusals.extend(allow.check(&planned.plan));
-            refusals.extend(allow.refuse_store(&planned.desired.store));
-        }
-        refusals.extend(self.grant.reserved.check(&planned.plan));
+        let store = &planned.desired.store;
+        refusals.extend(beyond_grant(&self.grant, &planned.plan, store));
         // A local run has the permissions of its user, who owns that state.
         if self.grant.cluster.is_some() {
-            refusals.extend(refuse_key(&planned.desired.store, self.cluster.keys()));
+            refusals.extend(refuse_key(store, self.cluster.keys()));
         }
         if self.cluster_id.is_none() && planned.is_new() {
             let id = &planned.observation.observed.cluster;
@@ -173,6 +170,16 @@ impl Target {
         }
         refusals
     }
+}
+
+/// Refuses objects and state that the grant does not allow a release to write.
+fn beyond_grant(grant: &SourcePolicy, plan: &Plan, store: &Store) -> Vec<Finding> {
+    let mut refusals = grant.reserved.check(plan);
+    if let Some(allow) = &grant.allow {
+        refusals.extend(allow.check(plan));
+        refusals.extend(allow.refuse_store(store));
+    }
+    refusals
 }
 
 /// Refuses to sync a release if tenants can read the key of its state, because they could forge the
@@ -390,7 +397,13 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use pleach_formats::{file::AllowList, sync::Minimum};
     use pleach_model::object::ObjectId;
+    use pleach_planner::allow::Allow;
+    use pleach_planner::plan::{Action, Change};
+    use pleach_reconciler::config::{Branches, Reserved};
     use pleach_reconciler::outcome::unplanned;
 
     use super::*;
@@ -414,6 +427,74 @@ mod tests {
             let hint = refused.and_then(|finding| finding.hint);
             let names_flag = hint.is_some_and(|hint| hint.contains("--key-namespace"));
             assert_eq!(names_flag, is_refused, "{store:?} {keys:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_beyond_the_grant_is_refused() {
+        let name = |release: &str| ReleaseName {
+            environment: "prod".to_owned(),
+            release: release.to_owned(),
+        };
+        let within = AllowList {
+            namespaces: Some(vec!["web".to_owned()]),
+            cluster_scoped: None,
+        };
+        let grant = SourcePolicy {
+            url: String::new(),
+            branches: Branches::One {
+                environment: "prod".to_owned(),
+                branch: "env/prod".to_owned(),
+            },
+            cluster: None,
+            fallback: None,
+            connection: Connection::new("test"),
+            allow: None,
+            minimum: Minimum::default(),
+            reserved: Reserved {
+                namespace: Some("pleach".to_owned()),
+                secrets: BTreeSet::new(),
+                own: Some(name("pleach")),
+            },
+            forge: None,
+        };
+        let limited = SourcePolicy {
+            allow: Some(Allow::new(&within)),
+            reserved: Reserved::default(),
+            connection: Connection::new("test"),
+            url: String::new(),
+            branches: grant.branches.clone(),
+            cluster: None,
+            fallback: None,
+            minimum: Minimum::default(),
+            forge: None,
+        };
+        let tenant = Store::ConfigMap {
+            namespace: "team-a".to_owned(),
+        };
+        let (map, own) = ("ConfigMap/web/settings", "ConfigMap/pleach/pleach");
+        for (case, grant, release, object, store, expected) in [
+            ("own object", &grant, "web", map, &Store::Release, 0),
+            ("configuration", &grant, "web", own, &Store::Release, 1),
+            ("own release", &grant, "pleach", own, &Store::Release, 0),
+            ("allowed", &limited, "web", map, &Store::Release, 0),
+            ("not allowed", &limited, "web", own, &Store::Release, 1),
+            ("state elsewhere", &limited, "web", map, &tenant, 1),
+        ] {
+            let mut plan = Plan::new(name(release), "v1");
+            plan.changes.push(Change {
+                object: object.parse().unwrap(),
+                action: Action::Update,
+                stage: None,
+                reason: String::new(),
+                cause: None,
+                require: Vec::new(),
+                digest: None,
+                unverified: None,
+                corrects: Vec::new(),
+            });
+            let refusals = beyond_grant(grant, &plan, store);
+            assert_eq!(refusals.len(), expected, "{case}: {refusals:?}");
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
+use jiff::SignedDuration;
 use pleach_formats::sync::Minimum;
+use pleach_model::tree::MemoryTree;
 use pleach_reconciler::config::{Branches, Reserved};
 use pleach_state::inventory::HEARTBEAT;
 use tokio_util::sync::CancellationToken;
@@ -10,11 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::clock::Clock;
 use crate::crash::Crashes;
+use crate::held::tests::load;
 use crate::{
     Fetching, Listener, concurrency::ReconcilePermits, drift::Watches, read::Reading, self_update,
 };
 use pleach_cluster::Connection;
 use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
+use pleach_git::Revision;
 use pleach_git::{
     budget::Budget,
     mirror::{Fetched, Mirror},
@@ -359,4 +363,31 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
         () = answers => {}
     }
     drop(listener);
+}
+
+/// The minimum of a grant applies to every commit of the environment.
+#[test]
+fn a_loaded_environment_is_under_the_minimum_of_its_grant() {
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+    let tree = MemoryTree::new([
+        (
+            "pleach.yaml".to_owned(),
+            format!("{header}: Repository\nid: fleet\n"),
+        ),
+        (
+            "environments/web.yaml".to_owned(),
+            format!("{header}: Environment\nsync: {{interval: 1s}}\n"),
+        ),
+    ]);
+    let loaded = load(&tree, Revision::Commit("c0".to_owned()), "web");
+    let (_folder, remote, fetched) = fetched();
+    let mut grant = assigned(&remote, &fetched, "c0").grant;
+    Arc::get_mut(&mut grant).unwrap().minimum = Minimum {
+        interval: Some(SignedDuration::from_mins(2)),
+        needs_approval: true,
+        ..Minimum::default()
+    };
+    let synced = for_cluster(loaded, &grant).unwrap().environment.sync;
+    assert!(synced.needs_approval);
+    assert_eq!(synced.interval, SignedDuration::from_mins(2));
 }
