@@ -111,13 +111,18 @@ pub(super) enum LogFormat {
 
 impl RunArgs {
     pub(super) fn log_format(&self, is_terminal: bool) -> LogFormat {
-        let default = if is_terminal {
-            LogFormat::Text
-        } else {
-            LogFormat::Json
-        };
-        self.log_format.unwrap_or(default)
+        log_format(self.log_format, is_terminal)
     }
+}
+
+/// Returns the requested format, or the default: text for a terminal, and JSON for programs.
+fn log_format(requested: Option<LogFormat>, is_terminal: bool) -> LogFormat {
+    let default = if is_terminal {
+        LogFormat::Text
+    } else {
+        LogFormat::Json
+    };
+    requested.unwrap_or(default)
 }
 
 /// Returns the warning that no webhook can be authenticated, with the option to fix it.
@@ -311,6 +316,19 @@ fn program() -> Result<PathBuf, CliError> {
 mod tests {
     use super::*;
     use pleach_files::FileContent;
+
+    #[test]
+    fn the_log_is_json_where_stderr_is_no_terminal() {
+        for (requested, is_terminal, expected) in [
+            (None, true, LogFormat::Text),
+            (None, false, LogFormat::Json),
+            (Some(LogFormat::Text), false, LogFormat::Text),
+            (Some(LogFormat::Json), true, LogFormat::Json),
+        ] {
+            let format = log_format(requested, is_terminal);
+            assert_eq!(format, expected, "{requested:?} {is_terminal}");
+        }
+    }
 
     #[test]
     fn the_namespace_of_a_pod_is_read_from_its_file() {

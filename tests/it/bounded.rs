@@ -77,12 +77,21 @@ fn probe() {
     for (attempt, outcome) in outcomes {
         println!("{attempt}: {outcome}");
     }
+    println!("no_new_privs: {}", no_new_privs());
     println!("dumpable: {:?}", dumpable_behavior().unwrap());
 }
 
 /// Formats the result of an attempt.
 fn outcome<T>(done: io::Result<T>) -> String {
     done.map_or_else(|error| format!("{:?}", error.kind()), |_| "done".to_owned())
+}
+
+/// Returns the setting that `/proc/self/status` shows as `NoNewPrivs`, which a sandbox hides.
+fn no_new_privs() -> libc::c_int {
+    #[expect(unsafe_code, reason = "no crate here has this call")]
+    // SAFETY: the call changes nothing and follows no pointer.
+    let set = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) };
+    set
 }
 
 /// Continues a process that is not traced. Without a sandbox, this fails with another error.
@@ -272,6 +281,15 @@ fn a_bounded_process_cannot_read_the_token() {
             "{copy}: {previewed:?}"
         );
     }
+}
+
+#[test]
+fn a_bounded_process_gains_no_privileges() {
+    check(&[
+        ("render", "no_new_privs", "1"),
+        ("fetch", "no_new_privs", "1"),
+        ("cluster", "no_new_privs", "1"),
+    ]);
 }
 
 #[test]

@@ -153,6 +153,7 @@ fn versions(record: &Installed) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use pleach_model::object::Digest;
+    use pleach_model::tree::MemoryTree;
     use pleach_state::inventory::{Attempt, AttemptResult, RunFacts};
     use rstest::rstest;
 
@@ -190,6 +191,42 @@ mod tests {
         };
         let versions: Vec<&str> = deployed(&record).map(|one| one.version).collect();
         assert_eq!(versions, expected);
+    }
+
+    /// A dirty result has no files to go back to, so the error names the results that have.
+    #[test]
+    fn a_version_applied_from_uncommitted_files_is_refused_with_the_candidates() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let folder = tempfile::tempdir().unwrap();
+        let source = Source::open(folder.path()).unwrap();
+        let files = MemoryTree::new(Vec::<(String, String)>::new());
+        let name = ReleaseName {
+            environment: "prod".to_owned(),
+            release: "web".to_owned(),
+        };
+        let mut record = Installed {
+            history: vec![result("deployed", "v2"), result("deployed", "v1")],
+            ..Installed::default()
+        };
+        record.history[0].revision = "dirty".to_owned();
+        record.history[1].revision = "dirty".to_owned();
+        for (to, hint) in [
+            ("v2", "name a revision with --to; `git log` lists them"),
+            (
+                "v2",
+                "name one of these revisions, or any other, with --to: 0123456 (v1)",
+            ),
+        ] {
+            let error = choose(&source, &files, &name, &record, Some(to));
+            let Err(error) = error else {
+                panic!("{to}: not refused")
+            };
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains("the result of v2"), "{shown}");
+            assert!(shown.contains("uncommitted files (dirty)"), "{shown}");
+            assert!(shown.contains(hint), "{shown}");
+            record.history[1].revision = commit.to_owned();
+        }
     }
 
     #[test]

@@ -165,3 +165,26 @@ fn an_error_shows_its_causes_and_hint() {
         "error: failed to write the result\n  caused by: disk \\u{1b}[31mfull\n  hint: make room\n"
     );
 }
+
+/// A bar such as `0/5` must not stay on the terminal after its run, below a question, or beside a new bar.
+#[tokio::test]
+async fn no_bar_stays_after_its_run() {
+    for (case, ends) in [("end", 0), ("finish", 1), ("question", 2), ("new bar", 3)] {
+        let (mut ui, _, _) = ui(Verbosity::Normal, Some("y\n"));
+        let bar = ProgressBar::hidden();
+        ui.bar = Some(bar.clone());
+        assert!(ui.has_block(), "{case}");
+        match ends {
+            0 => ui.end_progress(),
+            1 => ui.finish().unwrap(),
+            2 => {
+                let cancel = CancellationToken::new();
+                assert!(ui.confirm("apply?", false, &cancel).await.unwrap());
+            }
+            _ => ui.start_progress(5),
+        }
+        assert!(bar.is_finished(), "{case}");
+        // Without a terminal, no bar is started.
+        assert!(!ui.has_block(), "{case}");
+    }
+}

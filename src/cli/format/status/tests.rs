@@ -1,4 +1,5 @@
 use pleach_report::status::{Drift, LiveStatus, MemberStatus};
+use pleach_state::inventory::SyncRequest;
 
 use super::*;
 
@@ -241,4 +242,30 @@ fn objects_that_could_not_be_read_leave_readiness_unknown() {
     }
     let value = json(&releases(), None, Some(&live), now());
     assert_eq!(value["releases"][0]["ready"], Value::Null);
+}
+
+#[test]
+fn a_request_that_no_controller_accepts_is_shown_as_stale() {
+    let request = |at: &str| {
+        let mut release = release("prod.web", &json!({}));
+        release.user_requests.sync = Some(SyncRequest {
+            at: at.parse().unwrap(),
+            by: "ann".to_owned(),
+            override_window: false,
+        });
+        check(&[release], None)
+    };
+    let fresh = request("2026-07-01T10:00:00Z");
+    let line = "sync requested by ann 5m ago; no controller has executed it yet";
+    assert!(fresh.contains(line) && !fresh.contains("stale"), "{fresh}");
+    let stale = request("2026-07-01T09:05:00Z");
+    assert!(
+        stale.contains("the sync request of ann is stale"),
+        "{stale}"
+    );
+    assert!(
+        stale.contains("`pleach sync prod/web --withdraw` withdraws it"),
+        "{stale}"
+    );
+    assert!(!stale.contains("has executed it yet"), "{stale}");
 }
