@@ -180,7 +180,7 @@ fn starts_of_ids(kinds: impl IntoIterator<Item = GroupKind>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use pleach_files::FileContent;
 
     use super::*;
 
@@ -205,10 +205,8 @@ mod tests {
             ),
             ("environments/broken.yaml", "releases: [".to_owned()),
         ];
-        fs::create_dir(folder.path().join("environments")).unwrap();
-        for (path, text) in files {
-            fs::write(folder.path().join(path), text).unwrap();
-        }
+        let files = files.map(|(path, text)| (path.to_owned(), FileContent::new(text)));
+        pleach_files::add_files(folder.path(), &files.into()).unwrap();
         let ctx = Context::new(Settings {
             repo: Some(folder.path().to_owned()),
             ..Settings::default()

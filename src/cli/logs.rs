@@ -310,7 +310,7 @@ async fn follow(
                         if !ui.flush() {
                             return Ok(Exit::DONE);
                         }
-                        followed.last = time.or(followed.last.take());
+                        followed.last = time.or_else(|| followed.last.take());
                     }
                     Some(Err(error)) => ui.status(format_args!("{error}; trying again")),
                     None => followed.is_open = false,

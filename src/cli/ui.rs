@@ -303,13 +303,6 @@ impl Ui {
         }
     }
 
-    /// Returns the number of columns of the terminal for progress.
-    pub(super) fn width(&self) -> usize {
-        let size = rustix::termios::tcgetwinsize(io::stderr());
-        let columns = size.map_or(0, |size| usize::from(size.ws_col));
-        if columns == 0 { COLUMNS } else { columns }
-    }
-
     /// Starts a progress bar for a release. Draws nothing without a terminal.
     pub fn start_progress(&mut self, steps: usize, release: &str) {
         self.end_progress();
@@ -413,6 +406,13 @@ pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
         findings::plain(message),
         env!("CARGO_PKG_VERSION"),
     ));
+}
+
+/// Returns the number of columns of the terminal for progress.
+pub(super) fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { COLUMNS } else { columns }
 }
 
 /// Returns the stream for log lines.

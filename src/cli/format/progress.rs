@@ -9,7 +9,7 @@ use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::{Op, Plan, Step, StepId, Until};
 
 use super::findings::plain;
-use crate::cli::Ui;
+use crate::cli::{Ui, ui};
 use pleach_engine::{
     lease::Holder,
     sync::events::{EventKind, StepOutcome, SyncEvent, Verb, WaitState},
@@ -87,7 +87,7 @@ impl<'a> Progress<'a> {
         }
         self.flush(ui);
         if ui.has_block() {
-            let block = self.block(ui.width());
+            let block = self.block(ui::columns());
             ui.progress(self.done, &self.headline(), &block);
         }
     }

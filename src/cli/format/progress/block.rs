@@ -95,7 +95,11 @@ pub(super) fn block(ready: &[String], waits: &[Waiting<'_>], width: usize) -> St
     if more > 0 {
         lines.push(format!("… and {more} more"));
     }
-    lines.iter().map(|line| format!("\n  {line}")).collect()
+    lines.iter().fold(String::new(), |mut block, line| {
+        block.push_str("\n  ");
+        block.push_str(line);
+        block
+    })
 }
 
 fn seconds(duration: Duration) -> i64 {
