@@ -23,6 +23,7 @@ mod listeners;
 mod mirror;
 mod plan;
 mod pull_requests;
+mod push;
 mod records;
 mod render;
 mod signatures;

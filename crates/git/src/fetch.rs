@@ -204,6 +204,12 @@ impl Fetch {
 
     /// Executes the request in this process. Blocks, and needs memory in proportion to the pack.
     pub fn execute(&self) -> Result<Received, FetchError> {
+        self.execute_trusting(None)
+    }
+
+    /// Executes the request like [`Fetch::execute`]. `authorities` are CA certificates in PEM for
+    /// https, besides those of the machine.
+    pub fn execute_trusting(&self, authorities: Option<&[u8]>) -> Result<Received, FetchError> {
         register_transports();
         let passing = |error: git2::Error| FetchError::passing(message(&error));
         let repository = Repository::open_bare(&self.folder).map_err(passing)?;
@@ -211,6 +217,7 @@ impl Fetch {
         let session = Session::open(
             &self.url,
             self.credentials.clone(),
+            authorities,
             (self.largest, self.time),
         )?;
         let is_list = self.refspecs.is_empty();

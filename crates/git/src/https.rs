@@ -1,7 +1,7 @@
 //! http and https transport: libgit2 speaks the smart protocol over our HTTP client.
 //!
 //! The protocol is described in gitprotocol-http(5). A fetch is a `GET` of the references, and a
-//! `POST` for each round of the negotiation. Certificates are verified against the roots of the
+//! `POST` for each round of the negotiation. A push is a `GET` and one `POST`. Certificates are verified against the roots of the
 //! machine, and proxies are taken from the usual environment variables.
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Trans
 use pleach_reconciler::config::Transport as Scheme;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::{Attempt, Policy};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use tokio::runtime::Runtime;
 
 use super::fetch::{FetchError, LIST};
@@ -31,10 +31,38 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum number of redirects of one fetch.
 const REDIRECTS: usize = 5;
-/// Suffix of the URL that lists the references.
-const REFERENCES: &str = "/info/refs?service=git-upload-pack";
+/// Suffix of the URL that lists the references, before the name of the service.
+const REFERENCES: &str = "/info/refs?service=";
+/// Maximum silence of the server after a push. Its hooks can be slow.
+const HOOKS: Duration = Duration::from_mins(1);
 /// Servers choose the smart protocol for clients whose name begins with `git/`.
 const USER_AGENT: &str = concat!("git/2.0 (pleach ", env!("CARGO_PKG_VERSION"), ")");
+
+/// Service of git on a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RemoteService {
+    /// Sends objects to a client.
+    UploadPack,
+    /// Receives objects from a client.
+    ReceivePack,
+}
+
+impl RemoteService {
+    /// Returns the name of the service, which is that of its program.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::UploadPack => "git-upload-pack",
+            Self::ReceivePack => "git-receive-pack",
+        }
+    }
+
+    fn silence(self) -> Duration {
+        match self {
+            Self::UploadPack => SILENCE,
+            Self::ReceivePack => HOOKS,
+        }
+    }
+}
 
 thread_local! {
     /// Current call of this thread, because libgit2 passes no user data to a transport.
@@ -98,10 +126,12 @@ pub(super) fn basic(username: &str, password: &str) -> String {
 }
 
 impl Call {
-    /// Prepares a call. `authorization` is the value of the header. The limits are bytes and time.
+    /// Prepares a call. `authorization` is the value of the header. `authorities` are CA certificates
+    /// in PEM, besides those of the machine. The limits are bytes and time.
     pub(super) fn prepare(
         url: &str,
         authorization: Option<&str>,
+        authorities: Option<&[u8]>,
         (largest, time): (u64, Duration),
     ) -> Result<Arc<Self>, FetchError> {
         let authorization = authorization.map(|text| {
@@ -116,6 +146,12 @@ impl Call {
             // The configuration allows credentials over http only to this machine. A proxy must not
             // receive them.
             client = client.no_proxy();
+        }
+        if let Some(authorities) = authorities {
+            let trusted = Certificate::from_pem_bundle(authorities).map_err(|error| {
+                FetchError::passing(format!("the CA certificates: {}", with_causes(&error)))
+            })?;
+            client = client.tls_certs_merge(trusted);
         }
         let client = client
             .user_agent(USER_AGENT)
@@ -166,28 +202,38 @@ impl Call {
     }
 
     /// Waits for the server, until it is silent for too long or the deadline passes.
-    fn wait<T>(&self, work: impl Future<Output = reqwest::Result<T>>) -> io::Result<T> {
+    fn wait<T>(
+        &self,
+        silence: Duration,
+        work: impl Future<Output = reqwest::Result<T>>,
+    ) -> io::Result<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let limited = async { tokio::time::timeout(left.min(SILENCE), work).await };
+        let limited = async { tokio::time::timeout(left.min(silence), work).await };
         let Some(runtime) = &self.runtime else {
             return Err(self.failed("the connection is closed"));
         };
         match runtime.block_on(limited) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(self.failed(with_causes(&error.without_url()))),
-            Err(_) if left <= SILENCE => Err(self.fail(Trouble::Exceeded(too_slow(self.time)))),
-            Err(_) => Err(self.failed(format!("the server sent nothing for {SILENCE:?}"))),
+            Err(_) if left <= silence => Err(self.fail(Trouble::Exceeded(too_slow(self.time)))),
+            Err(_) => Err(self.failed(format!("the server sent nothing for {silence:?}"))),
         }
     }
 
     /// Sends a request and checks the status and the type of the answer.
-    fn send(&self, request: RequestBuilder, kind: &str) -> io::Result<Response> {
-        let kind = format!("application/x-git-upload-pack-{kind}");
+    fn send(
+        &self,
+        request: RequestBuilder,
+        service: RemoteService,
+        kind: &str,
+    ) -> io::Result<Response> {
+        let kind = format!("application/x-{}-{kind}", service.name());
         let request = match &self.authorization {
             Some(value) => request.header(AUTHORIZATION, value),
             None => request,
         };
-        let response = self.wait(request.header(ACCEPT, &kind).send())?;
+        let request = request.header(ACCEPT, &kind);
+        let response = self.wait(service.silence(), request.send())?;
         let status = response.status();
         if !status.is_success() {
             return Err(self.fail(self.refusal(&response)));
@@ -224,10 +270,11 @@ impl Call {
     }
 
     /// Requests the references.
-    fn references(&self, url: &str) -> io::Result<Response> {
-        let request = self.client.get(format!("{url}{REFERENCES}"));
-        let response = self.send(request, "advertisement")?;
-        let base = response.url().as_str().strip_suffix(REFERENCES);
+    fn references(&self, url: &str, service: RemoteService) -> io::Result<Response> {
+        let suffix = format!("{REFERENCES}{}", service.name());
+        let request = self.client.get(format!("{url}{suffix}"));
+        let response = self.send(request, service, "advertisement")?;
+        let base = response.url().as_str().strip_suffix(&suffix);
         let base = base.ok_or_else(|| {
             self.failed("the server redirects to a URL that is not that of a repository")
         })?;
@@ -235,18 +282,43 @@ impl Call {
         Ok(response)
     }
 
-    /// Sends a round of the negotiation.
-    fn negotiate(&self, url: &str, body: Vec<u8>) -> io::Result<Response> {
+    /// Sends a round of the negotiation, or a push.
+    fn negotiate(&self, url: &str, service: RemoteService, body: Vec<u8>) -> io::Result<Response> {
         let base = self.state().base.clone();
         let base = base.as_deref().unwrap_or(url);
-        let request = self.client.post(format!("{base}/git-upload-pack"));
-        let request = request.header(CONTENT_TYPE, "application/x-git-upload-pack-request");
-        self.send(request.body(body), "result")
+        let name = service.name();
+        let request = self.client.post(format!("{base}/{name}"));
+        let request = request.header(CONTENT_TYPE, format!("application/x-{name}-request"));
+        self.send(request.body(body), service, "result")
+    }
+
+    /// Requests the references for a push.
+    pub(super) fn receiver(&self, url: &str) -> io::Result<Vec<u8>> {
+        let mut response = self.references(url, RemoteService::ReceivePack)?;
+        self.whole(&mut response)
+    }
+
+    /// Sends a push and returns the report.
+    pub(super) fn push(&self, url: &str, body: Vec<u8>) -> io::Result<Vec<u8>> {
+        let mut response = self.negotiate(url, RemoteService::ReceivePack, body)?;
+        self.whole(&mut response)
+    }
+
+    /// Reads an answer to its end.
+    fn whole(&self, response: &mut Response) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let part = self.part(response, true, HOOKS)?;
+            if part.is_empty() {
+                return Ok(all);
+            }
+            all.extend_from_slice(&part);
+        }
     }
 
     /// Reads the next part of an answer. It is empty at the end.
-    fn part(&self, response: &mut Response, is_list: bool) -> io::Result<Bytes> {
-        let part = self.wait(response.chunk())?.unwrap_or_default();
+    fn part(&self, response: &mut Response, is_list: bool, silence: Duration) -> io::Result<Bytes> {
+        let part = self.wait(silence, response.chunk())?.unwrap_or_default();
         let (count, largest) = {
             let mut state = self.state();
             let state = &mut *state;
@@ -297,7 +369,7 @@ fn may_follow(attempt: &Attempt<'_>) -> bool {
     let previous = attempt.previous();
     let is_first = previous
         .first()
-        .is_some_and(|url| url.as_str().ends_with(REFERENCES));
+        .is_some_and(|url| url.as_str().contains(REFERENCES));
     let leaves_https =
         previous.iter().any(|url| url.scheme() == "https") && attempt.url().scheme() != "https";
     is_first && !leaves_https && previous.len() <= REDIRECTS
@@ -338,7 +410,7 @@ impl SmartSubtransport for Subtransport {
             Service::UploadPackLs => true,
             Service::UploadPack => false,
             Service::ReceivePackLs | Service::ReceivePack => {
-                return Err(git2::Error::from_str("push is not supported"));
+                return Err(git2::Error::from_str("libgit2 does not push here"));
             }
         };
         Ok(Box::new(Stream {
@@ -373,13 +445,16 @@ impl Read for Stream {
         if self.part.is_empty() {
             let mut response = match self.response.take() {
                 Some(response) => response,
-                None if self.is_list => self.call.references(&self.url)?,
+                None if self.is_list => {
+                    self.call.references(&self.url, RemoteService::UploadPack)?
+                }
                 None => {
                     let body = std::mem::take(&mut self.request);
-                    self.call.negotiate(&self.url, body)?
+                    self.call
+                        .negotiate(&self.url, RemoteService::UploadPack, body)?
                 }
             };
-            self.part = self.call.part(&mut response, self.is_list)?;
+            self.part = self.call.part(&mut response, self.is_list, SILENCE)?;
             self.response = Some(response);
         }
         let count = buffer.len().min(self.part.len());

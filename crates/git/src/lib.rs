@@ -10,6 +10,7 @@ mod history;
 mod https;
 pub mod mirror;
 mod program;
+mod push;
 pub mod remote;
 mod signature;
 mod ssh;
@@ -204,6 +205,33 @@ pub enum GitError {
         /// Reason.
         message: String,
     },
+    /// A commit could not be built in a mirror.
+    #[error("failed to build a commit in a copy of the repository")]
+    Build {
+        /// Cause.
+        #[source]
+        source: git2::Error,
+    },
+    /// The server refused a push.
+    #[error("{url} refused the push to {branch}: {said}")]
+    PushRefused {
+        /// URL of the repository, without credentials.
+        url: String,
+        /// Branch.
+        branch: String,
+        /// Reason.
+        said: String,
+    },
+    /// A push failed. The server might have accepted it.
+    #[error("failed to push to {branch} of {url}: {said}")]
+    Push {
+        /// URL of the repository, without credentials.
+        url: String,
+        /// Branch.
+        branch: String,
+        /// Reason.
+        said: String,
+    },
     /// The state of the working tree could not be read.
     #[error("failed to compare {} with its commit", path.display())]
     ReadStatus {
@@ -254,9 +282,12 @@ impl GitError {
         }
     }
 
-    /// Returns whether another writer was faster.
+    /// Returns whether another writer was faster, or the server keeps the branch as it is.
     pub fn is_conflict(&self) -> bool {
-        matches!(self, Self::Moved { .. } | Self::Rejected { .. })
+        matches!(
+            self,
+            Self::Moved { .. } | Self::Rejected { .. } | Self::PushRefused { .. }
+        )
     }
 
     /// Returns whether only the write failed. The repository itself is readable then.
@@ -269,6 +300,8 @@ impl GitError {
                 | Self::NoProgram { .. }
                 | Self::TimedOut { .. }
                 | Self::Program { .. }
+                | Self::Build { .. }
+                | Self::Push { .. }
         )
     }
 }
@@ -403,6 +436,11 @@ impl Git {
             !path.split('/').any(|part| part.starts_with('.'))
         }))
     }
+}
+
+/// Returns whether git accepts a name for a branch.
+pub fn is_branch_name(name: &str) -> bool {
+    !name.starts_with('-') && git2::Reference::is_valid_name(&format!("refs/heads/{name}"))
 }
 
 /// Returns the path of a folder within its git repository, with `/`.

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};
 use super::fetch::{Carrier, Failure, Fetch, FetchError, Peer, Received};
-use super::https::{self, Trouble};
+use super::https::{self, RemoteService, Trouble};
+use super::push::{PushError, References, Report};
 use super::{GitError, prefix, ssh};
 
 /// Default deadline of a download.
@@ -215,10 +217,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the session for a URL, with limits in bytes and time.
+    /// Creates the session for a URL, with limits in bytes and time. `authorities` are CA
+    /// certificates for https, besides those of the machine.
     pub(super) fn open(
         url: &str,
         credentials: Credentials,
+        authorities: Option<&[u8]>,
         (largest, time): (u64, Duration),
     ) -> Result<Self, FetchError> {
         let deadline = Instant::now() + time;
@@ -230,12 +234,15 @@ impl Session {
                 (deadline, time),
             )?),
             Credentials::Authorization(value) => {
-                Connection::Http(https::Call::prepare(url, Some(&value), limits)?)
+                let call = https::Call::prepare(url, Some(&value), authorities, limits)?;
+                Connection::Http(call)
             }
             Credentials::Anonymous if Transport::of(url) == Some(Transport::Local) => {
                 Connection::Local
             }
-            Credentials::Anonymous => Connection::Http(https::Call::prepare(url, None, limits)?),
+            Credentials::Anonymous => {
+                Connection::Http(https::Call::prepare(url, None, authorities, limits)?)
+            }
         };
         Ok(Self {
             connection,
@@ -256,6 +263,11 @@ impl Session {
     /// Returns whether a server rejected the credentials.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.trouble(), Some(Trouble::Refused(_)))
+    }
+
+    /// Returns whether the connection is over ssh.
+    pub(super) fn is_ssh(&self) -> bool {
+        matches!(self.connection, Connection::Ssh(_))
     }
 
     /// Returns the limit that the download exceeded.
@@ -308,8 +320,33 @@ impl Session {
         })
     }
 
-    /// Returns the reason for a failed fetch, if it is known.
-    fn reason(&self) -> Option<String> {
+    /// Sends a push and returns the report of the server. `request` makes the request from the
+    /// references that the server lists.
+    pub(super) fn push(
+        &self,
+        url: &str,
+        request: impl FnOnce(&References) -> Result<Vec<u8>, PushError>,
+    ) -> Result<Report, PushError> {
+        match &self.connection {
+            Connection::Local => Err(PushError::Failed("a folder accepts no push".to_owned())),
+            Connection::Http(call) => {
+                let listed = call.receiver(url)?;
+                let references = References::read(&mut listed.as_slice(), true)?;
+                let report = call.push(url, request(&references)?)?;
+                Ok(Report::read(&mut report.as_slice(), &references)?)
+            }
+            Connection::Ssh(call) => {
+                let mut stream = call.connect(RemoteService::ReceivePack)?;
+                let references = References::read(&mut stream, false)?;
+                stream.write_all(&request(&references)?)?;
+                stream.flush()?;
+                Ok(Report::read(&mut stream, &references)?)
+            }
+        }
+    }
+
+    /// Returns the reason for a failed connection, if it is known.
+    pub(super) fn reason(&self) -> Option<String> {
         if let Some(Exceeded::Size(words) | Exceeded::Time(words)) = self.exceeded() {
             return Some(words);
         }

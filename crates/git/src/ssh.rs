@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::GitError;
 use super::fetch::FetchError;
+use super::https::RemoteService;
 use super::program::{listen, one_line, program};
 use super::remote::Part;
 use pleach_files::{FileContent, TemporaryFolder};
@@ -152,7 +153,8 @@ impl Call {
         (!words.is_empty()).then_some(words)
     }
 
-    fn connect(self: &Arc<Self>) -> io::Result<Stream> {
+    /// Connects to a service of the host.
+    pub(super) fn connect(self: &Arc<Self>, service: RemoteService) -> io::Result<Stream> {
         lock(&self.message).clear();
         *lock(&self.given_up) = None;
         let mut command = program("ssh", self.folder.path());
@@ -166,7 +168,7 @@ impl Call {
         }
         command
             .args(["-l", &self.address.user, "--", &self.address.host])
-            .arg(format!("git-upload-pack {}", quoted(&self.address.path)))
+            .arg(format!("{} {}", service.name(), quoted(&self.address.path)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -248,12 +250,12 @@ impl SmartSubtransport for Subtransport {
     ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
         match service {
             Service::UploadPackLs | Service::UploadPack => {
-                let stream = self.0.connect();
+                let stream = self.0.connect(RemoteService::UploadPack);
                 let stream = stream.map_err(|error| git2::Error::from_str(&error.to_string()))?;
                 Ok(Box::new(stream))
             }
             Service::ReceivePackLs | Service::ReceivePack => {
-                Err(git2::Error::from_str("push is not supported"))
+                Err(git2::Error::from_str("libgit2 does not push here"))
             }
         }
     }
@@ -264,7 +266,7 @@ impl SmartSubtransport for Subtransport {
 }
 
 /// Byte stream to and from the host.
-struct Stream {
+pub(super) struct Stream {
     call: Arc<Call>,
     child: Child,
     stdin: ChildStdin,
