@@ -293,6 +293,22 @@ impl Ui {
         })
     }
 
+    /// Asks for confirmation like [`Ui::confirm`]. The answer `d` prints the details and asks again.
+    pub(super) async fn confirm_with_details(
+        &mut self,
+        question: &str,
+        details: &str,
+        yes: bool,
+        cancel: &CancellationToken,
+    ) -> Result<bool, CliError> {
+        loop {
+            match self.choose(question, "[y/N/d]", yes, cancel).await? {
+                Choice::Details => self.page(details),
+                choice => return Ok(choice == Choice::Yes),
+            }
+        }
+    }
+
     /// Shows a long text in the pager of the user, or on stderr.
     pub(super) fn page(&mut self, text: &str) {
         self.end_progress();
