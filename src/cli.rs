@@ -14,6 +14,7 @@ pub mod ui;
 
 mod add;
 mod apply;
+mod bootstrap;
 mod completion;
 mod diff;
 mod differences;
@@ -142,6 +143,7 @@ struct GlobalArgs {
 enum Command {
     Init(init::InitArgs),
     Add(add::AddArgs),
+    Bootstrap(bootstrap::BootstrapArgs),
     Render(render::RenderArgs),
     Lint(lint::LintArgs),
     Diff(diff::DiffArgs),
@@ -197,7 +199,8 @@ impl Cli {
     /// Returns whether the command can connect to a cluster or a forge.
     pub fn needs_network(&self) -> bool {
         match self.command {
-            Command::Diff(_)
+            Command::Bootstrap(_)
+            | Command::Diff(_)
             | Command::Plan(_)
             | Command::Apply(_)
             | Command::Status(_)
@@ -255,6 +258,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
     match cli.command {
         Command::Init(args) => init::run(ui, &context, &args),
         Command::Add(args) => add::run(ui, &context, &args),
+        Command::Bootstrap(args) => runtime::block_on(&cancel, bootstrap::run(ui, &context, args)),
         Command::Render(args) => render::run(ui, &context, &args),
         Command::Lint(args) => lint::run(ui, &context, &args),
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),

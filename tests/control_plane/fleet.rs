@@ -91,6 +91,8 @@ pub(crate) struct Fleet {
     requests: Requests,
     kubeconfig: PathBuf,
     home: TempDir,
+    /// Further environment variables of commands.
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Fleet {
@@ -126,6 +128,7 @@ impl Fleet {
             requests: Requests::from_now(plane),
             kubeconfig: plane.kubeconfig().to_owned(),
             home,
+            variables: Vec::new(),
         };
         fleet.write(
             "pleach.yaml",
@@ -140,6 +143,11 @@ impl Fleet {
     /// Uses another kubeconfig from now on.
     pub(crate) fn through(&mut self, kubeconfig: PathBuf) {
         self.kubeconfig = kubeconfig;
+    }
+
+    /// Sets an environment variable of commands from now on.
+    pub(crate) fn set_variable(&mut self, name: &'static str, value: &str) {
+        self.variables.push((name, value.to_owned()));
     }
 
     /// Returns the kubeconfig of the control plane without a proxy.
@@ -207,6 +215,7 @@ impl Fleet {
             .env("GIT_CONFIG_SYSTEM", "/dev/null")
             .env("NO_COLOR", "1")
             .env("COLUMNS", "100")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.repo.path())
             .args(args);
         command

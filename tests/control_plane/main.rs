@@ -15,6 +15,7 @@ mod aggregated;
 mod apply_set;
 mod audit;
 mod backends;
+mod bootstrap;
 mod chaos;
 mod checks;
 mod circles;

@@ -2,6 +2,7 @@
 
 mod add;
 mod bad_input;
+mod bootstrap;
 mod comment;
 mod completion;
 mod diff;

@@ -11,6 +11,7 @@ use super::Folder;
 #[case("pleach", &[])]
 #[case("init", &["init"])]
 #[case("add", &["add"])]
+#[case("bootstrap", &["bootstrap"])]
 #[case("render", &["render"])]
 #[case("lint", &["lint"])]
 #[case("diff", &["diff"])]

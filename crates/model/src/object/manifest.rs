@@ -79,6 +79,8 @@ pub mod managers {
     /// Writes the restart annotations of pod templates. Apply does not take ownership of these
     /// fields: removing an annotation would cause another restart.
     pub const RESTART: &str = "pleach-restart";
+    /// Creates the namespace of the controller and writes its credentials.
+    pub const BOOTSTRAP: &str = "pleach-bootstrap";
 
     /// Returns whether any version of pleach writes under this manager name.
     pub fn is_of_pleach(manager: &str) -> bool {
