@@ -17,7 +17,7 @@ struct Group {
 const GROUPS: [Group; 7] = [
     Group {
         title: "Start",
-        commands: &["init", "add", "doctor"],
+        commands: &["init", "add", "bootstrap", "doctor"],
     },
     Group {
         title: "Review",
@@ -62,6 +62,7 @@ Examples:
   pleach apply production/web       apply one release, after confirmation
   pleach status                     show installed releases and their readiness
   pleach doctor                     show problems of the cluster
+  pleach bootstrap --url URL        install the controller in a cluster
   pleach run --repo URL             reconcile clusters with the branches of a repository";
 
 const EXIT_CODES: &str = "\
