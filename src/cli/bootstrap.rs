@@ -7,6 +7,7 @@ mod credentials;
 mod files;
 mod follow;
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use bytes::Bytes;
@@ -119,7 +120,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: BootstrapArgs) -> Resu
     report(ui, &args, &line);
     let installation = installation(ui, ctx, &args, &branch, &identity.facts.id).await?;
     let plan = match installation.plan(ui).await? {
-        Some(planned) => format::plan::text(&planned.plan),
+        Some(planned) => format::plan::text(&planned.plan, &BTreeMap::new()),
         None => format!(
             "its controller applies the commit to release {}",
             installation.name
@@ -454,6 +455,7 @@ impl Installation {
             at: Timestamp::now(),
             by: person(),
             override_window: false,
+            after_fetch: true,
         };
         let change = |requests: &mut UserRequests| requests.sync = Some(request.clone());
         let store = &self.session.loaded.environment.store;

@@ -429,8 +429,11 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     fleet
 }
 
+/// Name of a refused commit, its change, and the message of the refusal.
+type Refused = (&'static str, fn(&Fleet), &'static str);
+
 /// Refusals of a commit to one release, and the hint of each.
-const OF_GIT: [(&str, fn(&Fleet), &str); 9] = [
+const OF_GIT: [Refused; 9] = [
     (
         "wrong-cluster",
         wrong_cluster,

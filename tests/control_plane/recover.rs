@@ -67,6 +67,9 @@ fn lose_both(fleet: &Fleet) {
     lose_release(fleet);
 }
 
+/// A way to lose the record, and its effect.
+type Loss = (fn(&Fleet), &'static str);
+
 #[test]
 fn a_lost_record_is_rebuilt_and_nothing_is_deleted() {
     let environment = "lost";
@@ -87,7 +90,7 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted() {
 
     let shard = "ConfigMap pleach-system/lost.shop.inventory.";
     let both = "the record and its inventory";
-    let losses: [(fn(&Fleet), &str); 4] = [
+    let losses: [Loss; 4] = [
         (lose_release, both),
         (lose_shard, shard),
         (tamper, shard),

@@ -119,6 +119,10 @@ impl Drop for Group {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the probe process has its parameters in the environment, and writes a file"
+)]
 mod tests {
     use std::env::{current_exe, var};
     use std::fs::{File, metadata};

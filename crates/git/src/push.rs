@@ -251,7 +251,7 @@ impl Remote {
             said: one_line(&without_credentials(&said)),
         };
         let session = Session::open(&self.url, credentials, authorities, (LARGEST, PUSH))
-            .map_err(|error| failed(error.said))?;
+            .map_err(|error| failed(error.message))?;
         let folder = reader.store.path();
         let mut is_sent = false;
         let pushed = session.push(self.url.trim_end_matches('/'), |references| {

@@ -181,7 +181,7 @@ async fn no_bar_stays_after_its_run() {
                 let cancel = CancellationToken::new();
                 assert!(ui.confirm("apply?", false, &cancel).await.unwrap());
             }
-            _ => ui.start_progress(5),
+            _ => ui.start_progress(5, "dev.web"),
         }
         assert!(bar.is_finished(), "{case}");
         // Without a terminal, no bar is started.

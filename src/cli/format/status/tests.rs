@@ -252,6 +252,7 @@ fn a_request_that_no_controller_accepts_is_shown_as_stale() {
             at: at.parse().unwrap(),
             by: "ann".to_owned(),
             override_window: false,
+            after_fetch: false,
         });
         check(&[release], None)
     };
