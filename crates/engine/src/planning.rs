@@ -489,8 +489,8 @@ mod tests {
 
     /// A release beyond the limits of its environment is refused from git alone, so that its plan
     /// discloses nothing about the objects of others.
-    #[test]
-    fn objects_beyond_the_limits_are_refused_before_they_are_observed() {
+    #[tokio::test]
+    async fn objects_beyond_the_limits_are_refused_before_they_are_observed() {
         let loaded = loaded();
         let cluster = serving(|path| panic!("{path} was read"));
         let within = |namespace: &str| {

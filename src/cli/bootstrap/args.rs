@@ -44,7 +44,7 @@ pub(crate) struct BootstrapArgs {
     /// Push the commit to this new branch instead, for a pull request, and end
     ///
     /// Run the command again without this option after the merge.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub(super) push_to: Option<String>,
 
     /// File with a token that can read and push the repository, or `-` for the standard input
@@ -52,7 +52,12 @@ pub(crate) struct BootstrapArgs {
     pub(super) token_file: Option<PathBuf>,
 
     /// User name for the token; most servers accept any
-    #[arg(long, value_name = "NAME", default_value = "git")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "git",
+        hide_short_help = true
+    )]
     pub(super) username: String,
 
     /// File with a private ssh key that can read and push the repository
@@ -60,11 +65,16 @@ pub(crate) struct BootstrapArgs {
     pub(super) ssh_key_file: Option<PathBuf>,
 
     /// File with the host keys of the ssh server
-    #[arg(long, value_name = "FILE", requires = "ssh_key_file")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "ssh_key_file",
+        hide_short_help = true
+    )]
     pub(super) known_hosts_file: Option<PathBuf>,
 
     /// File with the CA certificates of the git server; the controller trusts only these
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(super) ca_file: Option<PathBuf>,
 
     /// Namespaces that branches env/NAME are allowed to write: names or patterns
@@ -76,7 +86,12 @@ pub(crate) struct BootstrapArgs {
     pub(super) allow_all: bool,
 
     /// Scope of the permissions of the controller
-    #[arg(long, value_name = "SCOPE", default_value = "cluster")]
+    #[arg(
+        long,
+        value_name = "SCOPE",
+        default_value = "cluster",
+        hide_short_help = true
+    )]
     pub(super) rights: Scope,
 
     /// Image of the controller with its digest [default: that of this release, if it is known]
@@ -84,7 +99,7 @@ pub(crate) struct BootstrapArgs {
     pub(super) image: Option<String>,
 
     /// Namespace of the controller
-    #[arg(long, value_name = "NAME", default_value = NAME)]
+    #[arg(long, value_name = "NAME", default_value = NAME, hide_short_help = true)]
     pub(super) namespace: String,
 
     /// Show the commit, the Secret without its values and the plan; change nothing
@@ -92,7 +107,13 @@ pub(crate) struct BootstrapArgs {
     pub(super) dry_run: bool,
 
     /// Format of the output; `yaml` prints the objects and changes nothing
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_short_help = true
+    )]
     pub(super) output: Output,
 
     /// Do not ask for confirmation; requires --cluster-id

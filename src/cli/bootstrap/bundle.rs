@@ -57,6 +57,7 @@ pub(super) const EMBEDDED: Bundle = Bundle {
         "itself.yaml.j2",
         "kubeconfigs.yaml.j2",
         "loop.yaml.j2",
+        "monitoring.yaml.j2",
         "namespaced.yaml.j2"
     ],
 };

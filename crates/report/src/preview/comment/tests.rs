@@ -102,7 +102,7 @@ fn every_object_is_named_where_that_fits_and_the_risky_ones_are_drawn() {
         );
     }
     assert!(text.contains("+verbs: [list]"), "{text}");
-    assert!(!text.contains("not shown"), "{text}");
+    assert!(!text.contains("objects are not shown"), "{text}");
     // Many diffs are rendered, because there is enough space.
     assert!(text.matches("```diff").count() > 30, "{text}");
 }
