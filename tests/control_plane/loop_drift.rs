@@ -211,7 +211,7 @@ fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
     fleet.until_ready();
     fleet.edit_by_hand("mine");
     let said = fleet.until_condition("Drifted", "ChangedByOthers");
-    assert_eq!(said, "ConfigMap/loop-told/web: changed by mine");
+    assert_eq!(said, "ConfigMap/loop-told/web: .data.k changed by mine");
     assert_eq!(fleet.value().as_deref(), Some("mine"));
     fleet
         .run(&["status", "loop-told"])

@@ -545,7 +545,7 @@ fn a_broken_bundle_holds_only_its_release() {
     ];
     assert_eq!(names, expected);
     let row: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(row[3..6], ["True", "False", "False"], "{table}");
+    assert_eq!(row[3..6], ["False", "False", "False"], "{table}");
     assert!(table.contains("manifests/web/more.yaml.j2"), "{table}");
     let conditions = fleet.get(&["release.pleach.dev/loop-broken.db"]).unwrap();
     let conditions = conditions["status"]["conditions"].as_array().cloned();

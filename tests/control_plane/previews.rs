@@ -162,6 +162,8 @@ fn a_live_value_stays_masked_if_the_head_drops_its_declaration() {
     fleet.edit(WEB, PLANTED, "guess");
     for format in ["text", "json", "markdown", "html"] {
         let shown = preview(&fleet, &["-o", format]).ended_with(0).stdout;
+        // The page marks changed words.
+        let shown = shown.replace("<b>", "").replace("</b>", "");
         assert!(!shown.contains(PLANTED), "{shown}");
         assert!(shown.contains("secret 1"), "{shown}");
     }
