@@ -1,5 +1,9 @@
 //! Reasons why an environment or a release is stalled.
 
+use pleach_planner::observe::ClusterId;
+
+/// Reason of an environment that the commit does not contain. It is not synced any more.
+pub const ENVIRONMENT_MISSING: &str = "EnvironmentMissing";
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
@@ -28,5 +32,15 @@ impl Hold {
             message,
             revision: None,
         }
+    }
+
+    /// Creates the hold of an environment that names another cluster than its source policy.
+    pub fn wrong_cluster(intended: &ClusterId, named: &ClusterId) -> Self {
+        Self::new(
+            "WrongCluster",
+            format!(
+                "the environment file names cluster {named}, and the controller is allowed to sync it to {intended} only"
+            ),
+        )
     }
 }

@@ -1,10 +1,11 @@
 //! Decisions of the controller, without I/O.
 //!
-//! [`config`] is the configuration of the controller. [`release`] decides about one release: events
-//! and the time go in, commands come out.
+//! [`config`] is the configuration of the controller. [`environment`] decides about one environment,
+//! [`release`] about one release: events and the time go in, commands come out.
 
 pub mod backoff;
 pub mod config;
+pub mod environment;
 pub mod health;
 pub mod hold;
 pub mod outcome;
@@ -28,3 +29,8 @@ pub struct Moment {
     /// Random number in [0, 1).
     pub random: f64,
 }
+
+/// Number of a task. Its answer carries it, and its result is named by it: a plan, a lookup, or the
+/// inputs of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u64);

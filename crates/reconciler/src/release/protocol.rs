@@ -7,6 +7,7 @@ use pleach_formats::sync::SyncPolicy;
 use pleach_model::object::ObjectId;
 use pleach_state::inventory::{Condition, SyncRequest, UserRequests};
 
+pub use crate::TaskId;
 use crate::health::Checked;
 use crate::hold::Hold;
 use crate::outcome::{ReconcileOutcome, ReconcileReport};
@@ -15,10 +16,6 @@ use crate::state_changes::Item;
 /// Number of a desired state. The executor holds the state itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
-
-/// Number of a task. Its answer carries it, and a plan is named by the task that made it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(pub u64);
 
 /// Number of a content. Two desired states with the same content need no other run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
