@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pleach_reconciler::environment::{AssignmentFacts, Commit};
+
 use super::SourcePolicy;
 use pleach_git::mirror::Reader;
 use pleach_git::remote::Remote;
@@ -44,6 +46,32 @@ pub(super) enum Assignment {
 }
 
 impl Assigned {
+    /// Returns the facts that decide about an environment.
+    pub(super) fn facts(&self, environment: &str) -> AssignmentFacts {
+        let commit = match &self.what {
+            Assignment::Follow { commit, reader: _ } => Commit::Followed(commit.clone()),
+            Assignment::Held { reason, message } => Commit::Stalled {
+                reason: (*reason).to_owned(),
+                message: message.clone(),
+            },
+            Assignment::Distrusted { commit, message } => Commit::Untrusted {
+                commit: commit.clone(),
+                message: message.clone(),
+            },
+            Assignment::Unknown => Commit::Unknown,
+        };
+        AssignmentFacts {
+            commit,
+            by: self.by.clone(),
+            has_branch: self.grant.source(environment).is_some(),
+            unreachable: self.source.clone(),
+            answered: self.answered,
+            is_over: self.is_over,
+            cluster: self.grant.cluster.clone(),
+            fallback: self.grant.fallback.clone(),
+        }
+    }
+
     /// Returns whether both assign the same content. A recreated mirror does not count as a change.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use pleach_model::object::{Digest, ReleaseName};
-use pleach_state::inventory::{ReleaseSummary, Store, SyncRequest, UserRequests};
+use pleach_reconciler::environment::RecordChange;
+use pleach_state::inventory::{ReleaseSummary, Store, UserRequests};
 
 use super::drift::Members;
 use super::{Shared, SourcePolicy};
@@ -40,16 +41,6 @@ struct Known {
     orders: UserRequests,
     /// State that dependent releases wait for: readiness and commit.
     standing: Option<(bool, Option<String>)>,
-}
-
-/// Changes of a release since its last known state.
-pub(super) struct Heard {
-    /// Dependent releases might be able to proceed.
-    pub(super) moved: bool,
-    /// A user request changed.
-    pub(super) asked: bool,
-    /// A new request to fetch and sync.
-    pub(super) fetch: Option<SyncRequest>,
 }
 
 impl Connected {
@@ -129,7 +120,8 @@ impl Connected {
     }
 
     /// Records the state of a release, and returns the changes.
-    pub(super) fn hear(&mut self, release: ReleaseSummary) -> Heard {
+    pub(super) fn hear(&mut self, release: ReleaseSummary) -> RecordChange {
+        let name = release.name.release.clone();
         let standing = release.record.ok().map(|record| {
             let installed = record.installed.map(|installed| installed.revision);
             (record.ready && record.applying.is_none(), installed)
@@ -140,15 +132,15 @@ impl Connected {
             standing: standing.clone(),
         };
         let known = self.known.insert(release.name, now);
-        let moved = known.as_ref().map(|known| &known.standing) != Some(&standing);
+        let affects_dependents = known.as_ref().map(|known| &known.standing) != Some(&standing);
         // A new release can already have pending requests.
         let known = known.map(|known| known.orders).unwrap_or_default();
         let is_other = known.suspend != orders.suspend || known.approved != orders.approved;
         let fetch = orders.sync.filter(|sync| known.sync.as_ref() != Some(sync));
-        let asked = fetch.is_some() || is_other;
-        Heard {
-            moved,
-            asked,
+        RecordChange {
+            release: name,
+            affects_dependents,
+            is_requested: fetch.is_some() || is_other,
             fetch,
         }
     }

@@ -14,13 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_model::object::Digest;
-use pleach_reconciler::{config::ClaimKey, hold::Hold};
+use pleach_reconciler::{config::ClaimKey, environment::Crash, hold::Hold};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff;
+use super::clock::Clock;
 use super::read::of_commit;
 use pleach_files::FileContent;
 
@@ -177,10 +178,12 @@ impl Crashed {
         }
     }
 
-    /// Returns the remaining backoff, or `None` if the commit can be retried.
-    fn left(&self) -> Option<Duration> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+    fn hold(&self) -> Hold {
+        let crashes = self.crashes;
+        let words = format!(
+            "the controller crashed while it read or planned this commit (crashes: {crashes}); it waits before it tries again"
+        );
+        Hold::new("ControllerCrashed", of_commit(&self.commit, &words))
     }
 }
 
@@ -219,18 +222,19 @@ impl Attempt {
     pub(super) fn hold(&self, commit: &str) -> Option<Hold> {
         let state = self.lock();
         let crashed = state.crashed.as_ref();
-        let crashed = crashed.filter(|crashed| crashed.commit == commit)?;
-        crashed.left()?;
-        let crashes = crashed.crashes;
-        let words = format!(
-            "the controller crashed while it read or planned this commit (crashes: {crashes}); it waits before it tries again"
-        );
-        Some(Hold::new("ControllerCrashed", of_commit(commit, &words)))
+        let crashed = crashed.filter(|crashed| crashed.commit == commit);
+        let crashed = crashed.filter(|crashed| Instant::now() < crashed.until);
+        crashed.map(Crashed::hold)
     }
 
-    /// Returns the remaining backoff of a crashed commit, or `None`.
-    pub(super) fn left(&self) -> Option<Duration> {
-        self.lock().crashed.as_ref().and_then(Crashed::left)
+    /// Returns the commit that crashed the previous process, until it is retried.
+    pub(super) fn crash(&self, clock: Clock) -> Option<Crash> {
+        let state = self.lock();
+        state.crashed.as_ref().map(|crashed| Crash {
+            commit: crashed.commit.clone(),
+            hold: crashed.hold(),
+            until: clock.time(crashed.until),
+        })
     }
 
     /// Waits until no other suspect is in progress, for a limited time. Returns at once if the
@@ -407,11 +411,20 @@ mod tests {
         of(&Crashes::of(folder.to_owned()), "web")
     }
 
+    /// Returns the remaining backoff of a crashed commit.
+    fn backoff_left(attempt: &Attempt) -> Option<Duration> {
+        let state = attempt.lock();
+        let until = state.crashed.as_ref()?.until;
+        until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_commit_at_which_the_controller_crashes_waits_longer_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let first = start(folder.path());
-        assert_eq!((first.hold("a"), first.left()), (None, None));
+        assert_eq!((first.hold("a"), backoff_left(&first)), (None, None));
         first.begin("a", None).await;
         for (crashes, seconds) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
             let attempt = start(folder.path());
@@ -422,13 +435,13 @@ mod tests {
             );
             assert!(hold.message.starts_with(&counted), "{}", hold.message);
             assert_eq!(attempt.hold("b"), None);
-            let left = attempt.left().unwrap();
+            let left = backoff_left(&attempt).unwrap();
             let pause = left.as_secs_f64() / seconds;
             assert!((0.89..=1.11).contains(&pause), "{crashes}: {pause}");
             // Another environment crashed the controller during the backoff.
             assert_eq!(start(folder.path()).hold("a"), Some(hold));
             tokio::time::advance(left).await;
-            assert_eq!((attempt.hold("a"), attempt.left()), (None, None));
+            assert_eq!((attempt.hold("a"), backoff_left(&attempt)), (None, None));
             attempt.begin("a", None).await;
         }
     }
@@ -456,7 +469,7 @@ mod tests {
             attempt.planned(commit, release);
             assert_eq!(is_there(), is_open, "{commit} {release}");
         }
-        assert_eq!(start(folder.path()).left(), None);
+        assert_eq!(backoff_left(&start(folder.path())), None);
         // Files of another version count as absent.
         let previous =
             r#"{"version":1,"commit":"c","crashes":1,"isOpen":true,"process":4294967295}"#;

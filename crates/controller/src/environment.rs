@@ -1,502 +1,377 @@
-//! Task of one environment: loads the newest commit of its branch, and hands the desired state to
-//! one task per release.
+//! Task of one environment: executes the commands of its state machine, [`Environment`].
 
-mod former;
-mod reading;
 mod report;
+mod states;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_planner::observe::ClusterId;
-use pleach_reconciler::{config::ClaimKey, hold::Hold, state_changes::Told};
-use pleach_state::inventory::ReleaseSummary;
+use pleach_reconciler::TaskId;
+use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::environment::{Answer, Command, Desired, Environment, Event, Load, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
 
-pub(super) use self::reading::for_cluster;
-use self::reading::wrong_cluster;
-use self::report::Untasked;
+use self::states::States;
+use self::tasks::{Executor, TaskResult};
+use super::Shared;
 use super::assignment::{Assigned, Assignment};
-use super::backoff::{self, Paces};
-use super::connected::Connected;
-use super::crash::Attempt;
-use super::held::{Former, Formers, hold_of};
-use super::history_lookup::{Question, Recalled, Recollection};
-use super::inputs::Inputs;
+use super::backoff::Paces;
+use super::history_lookup::{Recalled, Recollection};
 use super::release::{Neighbors, ReleaseTask};
 use super::removals::{Ends, Last};
-use super::requests::Requests;
 use super::run::Target;
-use super::{ControllerEvent, Shared, SourcePolicy};
-use pleach_engine::{load::Loaded, words};
 
 /// Time limit for loading an environment.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
-/// Delay before a commit is retried that exceeded the render limits.
-const AGAIN: Duration = Duration::from_mins(30);
-/// Number of tasks that live as long as the environment.
-const OWN_TASKS: usize = 1;
-/// Interval between checks for a changed kubeconfig.
-const KUBECONFIG: Duration = Duration::from_secs(15);
+
+/// Task of an environment.
+pub(super) struct EnvironmentTask {
+    machine: Environment,
+    inbox: Inbox,
+    states: States,
+    releases: Releases,
+    executor: Executor,
+}
+
+/// Received events of an environment.
+struct Inbox {
+    environment: String,
+    assigned: watch::Receiver<Assigned>,
+    stop: CancellationToken,
+    /// History lookups in progress.
+    lookups: JoinSet<(TaskId, Option<Recalled>)>,
+    lookup_handles: BTreeMap<TaskId, AbortHandle>,
+    /// Tasks of the releases, the uninstalls and the history lookups.
+    tasks: JoinSet<()>,
+    /// Names of releases that were reconciled to a commit.
+    reconciled: mpsc::UnboundedReceiver<String>,
+}
+
+/// A received event.
+enum Received {
+    LookedUp(TaskId, Option<Recalled>),
+    Other(Event),
+}
+
+/// Handles of the running tasks.
+struct Releases {
+    running: BTreeMap<String, ReleaseHandle>,
+    uninstalls: Option<watch::Sender<Last>>,
+    /// Triggered by user requests on a release without a task: its uninstall might be allowed now.
+    uninstalls_wake: Arc<Notify>,
+    reconciled: mpsc::UnboundedSender<String>,
+}
 
 /// A release with a running task.
-struct Running {
+struct ReleaseHandle {
     desired: watch::Sender<Arc<Target>>,
     wake: Arc<Notify>,
     /// Signals that a dependency might have become ready.
     ready: Arc<Notify>,
 }
 
-impl Running {
-    fn depends_on(&self, name: &str) -> bool {
-        let desired = self.desired.borrow();
-        let mut needed = desired.release().0.depends_on.iter();
-        needed.any(|needed| needed.release() == Some(name))
-    }
-}
-
-/// Task of an environment.
-pub(super) struct Environment {
-    key: ClaimKey,
-    assigned: watch::Receiver<Assigned>,
-    paces: Paces,
-    /// User requests for its releases.
-    requests: Requests,
-    shared: Shared,
-    loaded: Option<Arc<Loaded>>,
-    /// Previous state of its stalled releases.
-    formers: Formers,
-    /// Lookups of previous states in progress.
-    asked: JoinSet<(String, Option<Recalled>)>,
-    /// Inputs of the last loaded commit.
-    inputs: Option<Inputs>,
-    /// The last commit that was tried, with any outcome.
-    tried: Option<String>,
-    hold: Option<Hold>,
-    /// Time of the last failure to render within the limits. The machine can have been the cause.
-    beyond: Option<Instant>,
-    /// The commit in progress, with the crash record.
-    attempt: Attempt,
-    /// Number of consecutive load failures that were not caused by the commit.
-    unread: u32,
-    /// The stalled commit at the last history lookup.
-    sought: Option<String>,
-    /// The history lookup in progress.
-    remembering: Option<oneshot::Receiver<Recalled>>,
-    /// Whether the loaded state came from a history lookup.
-    is_remembered: bool,
-    connected: Option<Connected>,
-    releases: BTreeMap<String, Running>,
-    ends: Option<watch::Sender<Last>>,
-    /// Triggered by user requests on a release without a task: its uninstall might be allowed now.
-    end_asked: Arc<Notify>,
-    tasks: JoinSet<()>,
-    /// Names of releases that were reconciled to a commit.
-    reached: (
-        mpsc::UnboundedSender<String>,
-        mpsc::UnboundedReceiver<String>,
-    ),
-    /// Sender of history lookups, for the release tasks.
-    questions: mpsc::UnboundedSender<Question>,
-    /// Last reported state of releases without a task.
-    told: Option<Vec<Untasked>>,
-    /// Time of that report.
-    renewed: Instant,
-    /// State of the notifications about each of them.
-    news: BTreeMap<String, Told>,
-}
-
-impl Environment {
+impl EnvironmentTask {
     pub(super) fn new(
         key: ClaimKey,
         assigned: watch::Receiver<Assigned>,
         paces: Paces,
         shared: Shared,
     ) -> Self {
-        let attempt = Attempt::of(&shared.crashes, &assigned.borrow().grant.url, &key);
-        Self {
-            key,
+        let current = assigned.borrow().clone();
+        let (reconciled, reconciled_releases) = mpsc::unbounded_channel();
+        let inbox = Inbox {
+            environment: key.environment.clone(),
             assigned,
-            attempt,
-            requests: Requests::new(paces.clone()),
-            paces,
-            shared,
-            loaded: None,
-            formers: Formers::new(),
-            asked: JoinSet::new(),
-            inputs: None,
-            tried: None,
-            hold: None,
-            beyond: None,
-            unread: 0,
-            sought: None,
-            remembering: None,
-            is_remembered: false,
-            connected: None,
-            releases: BTreeMap::new(),
-            ends: None,
-            end_asked: Arc::default(),
+            stop: shared.stop.clone(),
+            lookups: JoinSet::new(),
+            lookup_handles: BTreeMap::new(),
             tasks: JoinSet::new(),
-            reached: mpsc::unbounded_channel(),
-            // Placeholder; replaced when the task starts.
-            questions: mpsc::unbounded_channel().0,
-            told: None,
-            renewed: Instant::now(),
-            news: BTreeMap::new(),
+            reconciled: reconciled_releases,
+        };
+        let releases = Releases {
+            running: BTreeMap::new(),
+            uninstalls: None,
+            uninstalls_wake: Arc::default(),
+            reconciled,
+        };
+        let facts = current.facts(&key.environment);
+        let clock = shared.clock;
+        let executor = Executor::new(key, current, paces, shared);
+        Self {
+            machine: Environment::new(facts, executor.attempt.crash(clock)),
+            inbox,
+            states: States::default(),
+            releases,
+            executor,
         }
     }
 
+    /// Runs until shutdown, until another replica syncs the environment, or until git no longer
+    /// contains it and that is reported.
     pub(super) async fn run(mut self) {
-        let _ending = self.attempt.end_on_drop();
-        let (questions, asked) = mpsc::unbounded_channel();
-        self.questions = questions;
-        let recollection = Recollection {
-            environment: self.key.environment.clone(),
-            assigned: self.assigned.clone(),
-            questions: asked,
-            shared: self.shared.clone(),
-            attempt: self.attempt.clone(),
+        let _ending = self.executor.attempt.end_on_drop();
+        let (queries, received) = mpsc::unbounded_channel();
+        self.executor.queries = queries;
+        let history = Recollection {
+            environment: self.inbox.environment.clone(),
+            assigned: self.inbox.assigned.clone(),
+            questions: received,
+            shared: self.executor.shared.clone(),
+            attempt: self.executor.attempt.clone(),
             limit: LIMIT,
         };
-        let recollection = self.tasks.spawn_local(recollection.run());
-        let mut failures = 0;
-        while !self.shared.stop.is_cancelled() {
-            let assigned = self.assigned.borrow_and_update().clone();
-            let is_read = self.read(&assigned).await;
-            let is_known =
-                self.remember(&assigned).await && self.remember_held(&assigned).await && is_read;
-            let retry = match self.settle(&assigned).await {
-                Ok(()) => {
-                    failures = if is_known { 0 } else { failures + 1 };
-                    if is_read {
-                        self.requests.answer(assigned.answered);
-                    }
-                    if is_known && assigned.is_over && self.tasks.len() <= OWN_TASKS {
-                        break;
-                    }
-                    if assigned.is_over {
-                        // Reset, because unfinished work can still report something else.
-                        self.told = None;
-                    }
-                    let is_again = !is_known || assigned.is_over;
-                    is_again.then(|| backoff::after(failures.max(1)))
-                }
-                Err(message) => {
-                    failures += 1;
-                    // Reported again only with the next attempt.
-                    self.told = None;
-                    self.shared
-                        .listener
-                        .report(ControllerEvent::ClusterUnreachable {
-                            environment: self.key.environment.clone(),
-                            message,
-                        });
-                    Some(backoff::after(failures))
-                }
-            };
-            let retry_beyond = self.beyond.map(|since| {
-                let elapsed = since.elapsed();
-                AGAIN.saturating_sub(elapsed)
-            });
-            let retry = retry.into_iter().chain(retry_beyond);
-            let retry = retry.chain(self.renewal()).chain(self.attempt.left()).min();
-            if !self.wait(retry).await {
-                break;
-            }
+        let history = self.inbox.tasks.spawn_local(history.run());
+        let mut commands = self.machine.start(self.executor.shared.clock.moment());
+        while let Some((id, task)) = self.execute(commands) {
+            commands = Box::pin(self.follow(id, task)).await;
         }
         self.leave();
-        recollection.abort();
-        while let Some(ended) = self.tasks.join_next().await {
+        history.abort();
+        while let Some(ended) = self.inbox.tasks.join_next().await {
             pass_on(ended);
         }
     }
 
-    /// Waits until there is something to do. Returns false at shutdown.
-    async fn wait(&mut self, retry: Option<Duration>) -> bool {
-        let retry_at = retry.map(|pause| Instant::now() + pause);
-        let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Executes commands that need no wait. Returns the next task, or `None` at the end.
+    fn execute(&mut self, commands: Vec<Command>) -> Option<(TaskId, Task)> {
+        let mut next = None;
+        for command in commands {
+            match command {
+                Command::Start(id, task) => next = Some((id, task)),
+                Command::End => return None,
+                Command::Begin => self.executor.current = self.inbox.assigned.borrow().clone(),
+                Command::Unchanged(commit, took) => self.executor.unchanged(commit, took),
+                Command::Loaded(state, took) => self.executor.loaded(*state, took),
+                Command::Retained(revision) => self.executor.retained(&revision),
+                Command::Stalled(hold) => self.executor.stalled(hold),
+                Command::Unreachable(message) => self.executor.unreachable(message),
+                Command::EndAttempt(releases) => self.executor.attempt.end_with(releases),
+                Command::Answered(fetches) => self.executor.requests.answer(fetches),
+                Command::LookUp {
+                    id,
+                    commits,
+                    release,
+                } => {
+                    let found = self.executor.look_up(commits, release);
+                    self.inbox.await_lookup(id, found);
+                }
+                Command::Extract { id, from, release } => self.states.extract(id, from, &release),
+                Command::StartRelease(name, desired) => self.start_release(name, &desired),
+                Command::UpdateRelease(name, desired) => {
+                    let running = self.releases.running.get(&name);
+                    if let Some((running, target)) = running.zip(self.target(&desired)) {
+                        running.desired.send_replace(Arc::new(target));
+                    }
+                }
+                Command::RemoveRelease(name) => drop(self.releases.running.remove(&name)),
+                Command::Uninstall { first, is_changed } => self.uninstall(&first, is_changed),
+                Command::StopUninstalls => self.releases.uninstalls = None,
+                Command::Leave => self.leave(),
+                Command::TriggerDependent(name) => self.releases.trigger_dependent(&name),
+                Command::TriggerRelease(name) => {
+                    if let Some(running) = self.releases.running.get(&name) {
+                        running.wake.notify_one();
+                    }
+                }
+                Command::TriggerUninstalls => self.releases.uninstalls_wake.notify_one(),
+                Command::Fetch(release, request) => {
+                    self.executor.requests.ask(&release, &request);
+                }
+            }
+        }
+        self.states.retain(|id| self.machine.uses(id));
+        self.inbox.cancel_lookups(&self.machine);
+        next
+    }
+
+    /// Runs a task until the state machine replaces it.
+    async fn follow(&mut self, id: TaskId, task: Task) -> Vec<Command> {
+        let clock = self.executor.shared.clock;
+        let performing = self.executor.perform(id, task, self.states.all());
+        let mut performing = Box::pin(performing);
         loop {
-            let changes = async {
-                match &mut self.connected {
-                    Some(connected) => connected.said().await,
+            let wake_at = self.machine.wake_at();
+            let tick = async {
+                match wake_at {
+                    Some(at) => sleep_until(clock.instant(at)).await,
                     None => std::future::pending().await,
                 }
             };
-            let retry = async {
-                match retry_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let remembering = async {
-                match &mut self.remembering {
-                    Some(answered) => answered.await.ok(),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.shared.stop.cancelled() => return false,
-                changed = self.assigned.changed() => return changed.is_ok(),
-                () = retry => return true,
-                found = remembering => {
-                    self.remembers(found);
-                    return true;
-                }
-                Some(found) = self.asked.join_next() => if self.remembers_held(found) {
-                    return true;
+            let event = tokio::select! {
+                // Events come first, so that the next round is about the newest assignment.
+                biased;
+                received = self.inbox.receive() => match received {
+                    Received::LookedUp(id, found) => {
+                        let state = self.machine.new_state();
+                        Event::LookedUp(id, self.states.found(state, found))
+                    }
+                    Received::Other(event) => event,
                 },
-                _ = looks.tick() => if self.is_other_kubeconfig().await {
-                    return true;
-                },
-                Some(ended) = self.tasks.join_next() => pass_on(ended),
-                Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
-                releases = changes => self.receive(releases),
-            }
-        }
-    }
-
-    /// Triggers the releases with changed user requests.
-    fn receive(&mut self, releases: Vec<ReleaseSummary>) {
-        let mut moved = Vec::new();
-        for release in releases {
-            let name = release.name.clone();
-            if name.environment != self.key.environment {
-                continue;
-            }
-            let Some(connected) = &mut self.connected else {
-                return;
+                result = &mut performing => Event::Answer(id, match result {
+                    TaskResult::Loaded { loaded, is_same } => {
+                        let state = self.machine.new_state();
+                        let state = Box::new(self.states.insert(state, Arc::new(*loaded)));
+                        Answer::Loaded(Load::Loaded { state, is_same })
+                    }
+                    TaskResult::Answer(answer) => answer,
+                }),
+                () = tick => Event::Tick,
             };
-            let change = connected.hear(release);
-            if change.moved {
-                moved.push(name.release.clone());
+            let is_answer = matches!(event, Event::Answer(..));
+            let commands = self.machine.on(event, clock.moment());
+            let is_replaced = |one: &Command| matches!(one, Command::Start(..) | Command::End);
+            if is_answer || commands.iter().any(is_replaced) {
+                return commands;
             }
-            if let Some(request) = &change.fetch {
-                // A push without a webhook is followed as soon as it is fetched.
-                self.requests.ask(&name.release, request);
+            // Without a new task, there is nothing else.
+            for command in commands {
+                if let Command::TriggerDependent(name) = command {
+                    self.releases.trigger_dependent(&name);
+                }
             }
-            if change.asked {
-                let running = self.releases.get(&name.release);
-                let wake = running.map_or(&self.end_asked, |running| &running.wake);
-                wake.notify_one();
-            }
-        }
-        for name in moved {
-            self.wake_dependants(&name);
-        }
-    }
-
-    async fn is_other_kubeconfig(&self) -> bool {
-        let looking = async {
-            match &self.connected {
-                Some(connected) => connected.is_other_kubeconfig(&self.key.environment).await,
-                None => false,
-            }
-        };
-        let is_other = self.shared.stop.run_until_cancelled(looking).await;
-        is_other == Some(true)
-    }
-
-    /// Triggers the releases that could wait for this one.
-    fn wake_dependants(&self, name: &str) {
-        let running = self.releases.values();
-        for one in running.filter(|one| one.depends_on(name)) {
-            one.ready.notify_one();
         }
     }
 
     /// Stops syncing the environment. Work in progress ends at its next safe point.
     fn leave(&mut self) {
-        self.releases.clear();
-        self.ends = None;
-        self.attempt.end();
-        self.paces.forget(&self.key);
+        self.releases.running.clear();
+        self.releases.uninstalls = None;
+        self.executor.attempt.end();
+        self.executor.paces.forget(&self.executor.key);
     }
 
-    /// Adapts the tasks to the loaded state.
-    async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
-        let Some(loaded) = self.loaded.clone() else {
-            self.leave();
-            return self.report(assigned).await;
-        };
-        let grant = &assigned.grant;
-        let named = loaded.environment.cluster.id.clone().map(ClusterId);
-        let cluster_id = match (&grant.cluster, named) {
-            (Some(meant), Some(named)) if *meant != named => {
-                // Errors of a newer commit have priority.
-                if self.hold.is_none() {
-                    let commit = loaded.revision.to_string();
-                    self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
-                }
-                self.leave();
-                return self.report(assigned).await;
-            }
-            (Some(meant), _) => Some(meant.clone()),
-            (None, named) => named.or_else(|| grant.fallback.clone()),
-        };
-        let interval = loaded.environment.sync.interval;
-        self.paces
-            .set(&self.key, interval.try_into().unwrap_or(LIMIT));
-        let context = loaded.environment.cluster.context.clone();
-        let attempt = self.attempt.clone();
-        let connecting = self.connect(grant, context).await;
-        // Nothing is planned without a connection.
-        let connected = connecting.inspect_err(|_| attempt.pause())?;
-        attempt.record().await;
-        connected.follow_orders(&loaded.environment.store);
-        let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
-        let conditions = Self::conditions(assigned, self.hold.as_ref());
-        let desired = |loaded: &Arc<Loaded>, index| Target {
+    /// Builds the desired state of a release. Returns `None` without a connection.
+    fn target(&self, desired: &Desired) -> Option<Target> {
+        let connected = self.executor.connected.as_ref()?;
+        let loaded = self.states.get(desired.state)?;
+        let grant = &self.executor.current.grant;
+        Some(Target {
             loaded: Arc::clone(loaded),
-            index,
-            cluster: cluster.clone(),
-            cluster_id: cluster_id.clone(),
-            members: members.clone(),
+            index: desired.index,
+            cluster: connected.cluster.clone(),
+            cluster_id: desired.cluster.clone(),
+            members: connected.members.clone(),
             grant: Arc::clone(grant),
             source: grant.source(&loaded.environment.name),
-            conditions: conditions.clone(),
-            hold: self.hold.clone(),
-            is_held: false,
-            is_remembered: self.is_remembered,
+            conditions: desired.conditions.clone(),
+            hold: desired.hold.clone(),
+            is_held: desired.is_stalled,
+            is_remembered: desired.is_remembered,
             is_kept: false,
+        })
+    }
+
+    fn start_release(&mut self, name: String, desired: &Desired) {
+        let Some(target) = self.target(desired) else {
+            return;
         };
-        let mut all: Vec<Target> = (0..loaded.rendered.len())
-            .map(|index| desired(&loaded, index))
-            .collect();
-        let mut untasked = Vec::new();
-        for (name, previous) in &self.formers {
-            let held = loaded.held.get(name);
-            let own = held.map(|held| hold_of(held, &loaded.revision.to_string()));
-            let hold = self.hold.clone().or(own);
-            let conditions = Self::conditions(assigned, hold.as_ref());
-            match previous {
-                Former::Known(previous, is_remembered) => all.push(Target {
-                    conditions,
-                    hold,
-                    is_held: true,
-                    is_remembered: *is_remembered,
-                    ..desired(previous, 0)
-                }),
-                Former::Unknown | Former::Asked | Former::Absent(_) => {
-                    untasked.push(Untasked::one(name, conditions, hold));
-                }
-            }
-        }
-        let first = desired(&loaded, 0);
-        if untasked.is_empty() {
-            self.told = None;
-            self.news.values_mut().for_each(Told::free);
-        }
-        self.follow_releases(all);
-        if self.hold.is_some() {
-            // Uninstalls follow the newest commit only. The release can be back in a commit that
-            // cannot be loaded.
-            self.ends = None;
-        } else if let Assignment::Follow { reader, commit } = &assigned.what {
-            let last = Last {
-                wanted: Arc::new(first),
-                reader: reader.clone(),
-                commit: commit.clone(),
-            };
-            self.follow_ends(last);
-        }
-        if untasked.is_empty() {
-            return Ok(());
-        }
-        self.tell_untasked(assigned, untasked).await
+        let (sender, receiver) = watch::channel(Arc::new(target));
+        let wake = Arc::new(Notify::new());
+        let ready = Arc::new(Notify::new());
+        let neighbors = Neighbors {
+            ready: Arc::clone(&ready),
+            reached: self.releases.reconciled.clone(),
+            questions: self.executor.queries.clone(),
+            requests: self.executor.requests.clone(),
+            attempt: self.executor.attempt.clone(),
+        };
+        let shared = self.executor.shared.clone();
+        let task = ReleaseTask::new(receiver, Arc::clone(&wake), neighbors, shared);
+        self.inbox.tasks.spawn_local(task.run());
+        let running = ReleaseHandle {
+            desired: sender,
+            wake,
+            ready,
+        };
+        self.releases.running.insert(name, running);
     }
 
-    /// Hands the desired states to the release tasks.
-    fn follow_releases(&mut self, all: Vec<Target>) {
-        let mut releases = BTreeMap::new();
-        for desired in all {
-            let desired = Arc::new(desired);
-            let name = desired.release().0.name.release.clone();
-            let running = if let Some(running) = self.releases.remove(&name) {
-                running.desired.send_if_modified(|known| {
-                    let is_other = !known.is_identical(&desired);
-                    *known = desired;
-                    is_other
-                });
-                running
-            } else {
-                let (sender, receiver) = watch::channel(desired);
-                let wake = Arc::new(Notify::new());
-                let ready = Arc::new(Notify::new());
-                let neighbors = Neighbors {
-                    ready: Arc::clone(&ready),
-                    reached: self.reached.0.clone(),
-                    questions: self.questions.clone(),
-                    requests: self.requests.clone(),
-                    attempt: self.attempt.clone(),
-                };
-                let shared = self.shared.clone();
-                let task = ReleaseTask::new(receiver, Arc::clone(&wake), neighbors, shared);
-                self.tasks.spawn_local(task.run());
-                Running {
-                    desired: sender,
-                    wake,
-                    ready,
-                }
-            };
-            releases.insert(name, running);
-        }
-        // Dropping the other senders ends the tasks of releases that are gone or unknown.
-        self.releases = releases;
-    }
-
-    /// Hands the present state to the uninstall task.
-    fn follow_ends(&mut self, last: Last) {
-        if let Some(ends) = &self.ends {
-            ends.send_if_modified(|known| {
-                let is_other = !known.wanted.is_identical(&last.wanted);
+    /// Gives the present state to the uninstall task.
+    fn uninstall(&mut self, first: &Desired, is_changed: bool) {
+        let Assignment::Follow { commit, reader } = &self.executor.current.what else {
+            return;
+        };
+        let Some(target) = self.target(first) else {
+            return;
+        };
+        let last = Last {
+            wanted: Arc::new(target),
+            reader: reader.clone(),
+            commit: commit.clone(),
+        };
+        if let Some(uninstalls) = &self.releases.uninstalls {
+            uninstalls.send_if_modified(|known| {
                 *known = last;
-                is_other
+                is_changed
             });
-        } else {
-            let (sender, receiver) = watch::channel(last);
-            let asked = Arc::clone(&self.end_asked);
-            let requests = self.requests.clone();
-            let ends = Ends::new(receiver, asked, requests, self.shared.clone());
-            self.tasks.spawn_local(ends.run());
-            self.ends = Some(sender);
+            return;
+        }
+        let (sender, receiver) = watch::channel(last);
+        let wake = Arc::clone(&self.releases.uninstalls_wake);
+        let requests = self.executor.requests.clone();
+        let uninstalls = Ends::new(receiver, wake, requests, self.executor.shared.clone());
+        self.inbox.tasks.spawn_local(uninstalls.run());
+        self.releases.uninstalls = Some(sender);
+    }
+}
+
+impl Inbox {
+    /// Waits for an event. Cancel-safe.
+    async fn receive(&mut self) -> Received {
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => Event::Stopped,
+                changed = self.assigned.changed() => if changed.is_ok() {
+                    let facts = self.assigned.borrow_and_update().facts(&self.environment);
+                    Event::Assigned(Box::new(facts))
+                } else {
+                    Event::Stopped
+                },
+                Some(ended) = self.lookups.join_next() => match ended {
+                    Ok((id, found)) => return Received::LookedUp(id, found),
+                    // It was canceled.
+                    Err(_) => continue,
+                },
+                Some(ended) = self.tasks.join_next() => {
+                    pass_on(ended);
+                    Event::TaskEnded
+                }
+                Some(name) = self.reconciled.recv() => Event::Reconciled(name),
+            };
+            return Received::Other(event);
         }
     }
 
-    /// Returns the connection. Reconnects if the source policy or the context changed.
-    async fn connect(
-        &mut self,
-        grant: &Arc<SourcePolicy>,
-        context: Option<String>,
-    ) -> Result<&mut Connected, String> {
-        // The environment file selects the context only in a local run.
-        let context = match (&grant.cluster, &grant.connection.context) {
-            (None, None) => context,
-            (_, named) => named.clone(),
-        };
-        let stop = self.shared.stop.clone();
-        let kubeconfig = stop.run_until_cancelled(grant.connection.fingerprint());
-        let kubeconfig = kubeconfig.await.unwrap_or(Ok(None));
-        let is_same = |connected: &Connected| {
-            Arc::ptr_eq(&connected.grant, grant)
-                && (connected.context == context || self.loaded.is_none())
-                // If the kubeconfig cannot be read now, keep the present connection.
-                && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
-        };
-        let is_same = self.connected.as_ref().is_some_and(is_same);
-        if !is_same {
-            let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
-            self.connected = None;
-            let opening = Connected::open(&self.shared, grant, context, kubeconfig);
-            if let Some(opened) = stop.run_until_cancelled(opening).await {
-                self.connected = Some(opened?);
+    fn await_lookup(&mut self, id: TaskId, found: oneshot::Receiver<Recalled>) {
+        let lookup = self
+            .lookups
+            .spawn_local(async move { (id, found.await.ok()) });
+        self.lookup_handles.insert(id, lookup);
+    }
+
+    /// Cancels the lookups whose results do not matter any more.
+    fn cancel_lookups(&mut self, machine: &Environment) {
+        self.lookup_handles.retain(|id, lookup| {
+            let is_awaited = machine.awaits_lookup(*id);
+            if !is_awaited {
+                lookup.abort();
             }
+            is_awaited
+        });
+    }
+}
+
+impl Releases {
+    fn trigger_dependent(&self, name: &str) {
+        if let Some(running) = self.running.get(name) {
+            running.ready.notify_one();
         }
-        let connected = self.connected.as_mut();
-        connected.ok_or_else(|| "the controller is shutting down".to_owned())
     }
 }
 

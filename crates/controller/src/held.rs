@@ -2,7 +2,6 @@
 //! newest commit, and releases that need one of them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use pleach_config::ResolvedRelease;
 use pleach_model::object::{GroupKind, Manifest, ObjectId};
@@ -16,41 +15,23 @@ use pleach_engine::load::{HeldRelease, Loaded};
 const KIND_UNKNOWN: &str = "kind-unknown";
 
 /// State of a stalled release at its last usable commit.
-#[derive(Debug, Clone)]
-pub(super) enum Former {
-    /// A lookup is needed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum PreviousRelease<'a> {
     Unknown,
-    /// A lookup is in progress.
-    Asked,
-    /// No usable commit was found; the commit at which the environment was stalled.
-    Absent(String),
-    /// The release alone, and whether only its record named that commit.
-    Known(Arc<Loaded>, bool),
-}
-
-/// Previous states of stalled releases, by name.
-pub(super) type Formers = BTreeMap<String, Former>;
-
-impl Former {
-    /// Returns the release and its rendered objects, if known.
-    fn release(&self) -> Option<&(ResolvedRelease, Rendered)> {
-        match self {
-            // A previous state contains a single release.
-            Self::Known(loaded, _) => loaded.rendered.first(),
-            Self::Unknown | Self::Asked | Self::Absent(_) => None,
-        }
-    }
+    /// No usable commit was found.
+    Absent,
+    /// The release and its rendered objects.
+    Known(&'a (ResolvedRelease, Rendered)),
 }
 
 /// Adds the previous states of stalled releases to an environment. Stalls further releases that
 /// need them, and registers their objects as those of other releases.
-pub(super) fn complete(loaded: &mut Loaded, known: impl Fn(&str) -> Former) -> Formers {
-    let mut formers = Formers::new();
-    while !loaded.held.is_empty() {
-        for name in loaded.held.keys() {
-            formers.entry(name.clone()).or_insert_with(|| known(name));
-        }
-        let taken = Taken::by(&formers);
+pub(super) fn complete<'a>(loaded: &mut Loaded, known: impl Fn(&str) -> PreviousRelease<'a>) {
+    loop {
+        let names = loaded.held.keys();
+        let previous: BTreeMap<String, PreviousRelease<'a>> =
+            names.map(|name| (name.clone(), known(name))).collect();
+        let taken = Taken::by(&previous);
         let releases = loaded.rendered.iter();
         let held: BTreeMap<String, HeldRelease> = releases
             .filter_map(|(release, rendered)| {
@@ -63,13 +44,15 @@ pub(super) fn complete(loaded: &mut Loaded, known: impl Fn(&str) -> Former) -> F
             })
             .collect();
         if held.is_empty() {
-            break;
+            let others = previous.values().filter_map(|previous| match previous {
+                PreviousRelease::Known(release) => Some((*release).clone()),
+                PreviousRelease::Unknown | PreviousRelease::Absent => None,
+            });
+            loaded.others.extend(others);
+            return;
         }
         loaded.hold(held);
     }
-    let others = formers.values().filter_map(Former::release);
-    loaded.others.extend(others.cloned());
-    formers
 }
 
 /// Returns the hold of a release at a commit.
@@ -91,15 +74,18 @@ struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    fn by(formers: &'a Formers) -> Self {
+    fn by(previous: &'a BTreeMap<String, PreviousRelease<'a>>) -> Self {
         let mut taken = Self::default();
-        for (name, previous) in formers {
-            match previous {
-                Former::Unknown | Former::Asked => taken.unknown = Some(name),
-                Former::Absent(_) | Former::Known(..) => {}
-            }
-            let manifests = previous.release().into_iter();
-            for manifest in manifests.flat_map(|(_, rendered)| &rendered.manifests) {
+        for (name, previous) in previous {
+            let (_, rendered) = match previous {
+                PreviousRelease::Unknown => {
+                    taken.unknown = Some(name);
+                    continue;
+                }
+                PreviousRelease::Absent => continue,
+                PreviousRelease::Known(release) => release,
+            };
+            for manifest in &rendered.manifests {
                 taken.objects.insert(manifest.id(), name);
                 if let Some(kind) = defined_by(manifest) {
                     taken.kinds.insert(kind, name);

@@ -15,8 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assignment::Assigned;
 use super::crash::Attempt;
-use super::environment::for_cluster;
-use super::read::{Reading, Which};
+use super::read::{Reading, Which, for_cluster};
 use super::{NAMED, Shared, SourcePolicy, backoff};
 use pleach_engine::load::Loaded;
 use pleach_engine::words;

@@ -5,12 +5,14 @@ use std::fmt::Display;
 
 use pleach_config::{CachingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_model::tree::FileTree;
-use pleach_reconciler::hold::Hold;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::hold::{ENVIRONMENT_MISSING, Hold};
 use pleach_render::answer::AnswerError;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
+use super::SourcePolicy;
 use super::crash::Attempt;
 use super::inputs::Inputs;
 use pleach_engine::{
@@ -179,6 +181,21 @@ pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
     format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
 }
 
+/// Checks that an environment names the expected cluster. Makes its sync policy at least as
+/// strict as the minimum of the source policy.
+pub(super) fn for_cluster(mut loaded: Loaded, grant: &SourcePolicy) -> Result<Loaded, Hold> {
+    let named = loaded.environment.cluster.id.clone().map(ClusterId);
+    match (&grant.cluster, named) {
+        (Some(intended), Some(named)) if *intended != named => {
+            Err(Hold::wrong_cluster(intended, &named))
+        }
+        _ => {
+            loaded.environment.demand(&grant.minimum);
+            Ok(loaded)
+        }
+    }
+}
+
 /// Returns the hold of a commit that does not fit into memory beside retained environments.
 fn crowded(commit: &str) -> Hold {
     let words = "the controller has too little memory for its objects, beside those of other environments and of retained commits";
@@ -218,7 +235,7 @@ fn load_from(
         Ok(partial) => partial,
         Err(findings) => {
             let reason = if is_unknown(&findings) {
-                "EnvironmentMissing"
+                ENVIRONMENT_MISSING
             } else {
                 "InvalidRepository"
             };

@@ -66,16 +66,6 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Returns whether nothing changed, so that the task need not be triggered.
-    pub(super) fn is_identical(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.loaded, &other.loaded)
-            && Arc::ptr_eq(&self.grant, &other.grant)
-            // A changed kubeconfig makes a new client.
-            && self.cluster.is_same(&other.cluster)
-            && (self.index, &self.cluster_id, &self.conditions, &self.hold)
-                == (other.index, &other.cluster_id, &other.conditions, &other.hold)
-    }
-
     /// Returns the release at an earlier commit, or `None` if it did not exist there.
     pub(super) fn kept_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
         let name = &self.release().0.name;

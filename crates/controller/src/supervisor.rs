@@ -9,7 +9,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::assignment::{Assigned, Assignment};
 use super::backoff::Paces;
-use super::environment::Environment;
+use super::environment::EnvironmentTask;
 use super::holders::{Holders, Lookup};
 use super::replicas::Standing;
 use super::source::SourceState;
@@ -291,7 +291,7 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let (sender, receiver) = watch::channel(assigned);
-        let environment = Environment::new(
+        let environment = EnvironmentTask::new(
             key.clone(),
             receiver,
             self.paces[repository].clone(),

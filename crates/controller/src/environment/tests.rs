@@ -3,18 +3,21 @@
 use std::process::Command;
 
 use jiff::SignedDuration;
-use pleach_formats::sync::Minimum;
 use pleach_model::tree::MemoryTree;
+use pleach_formats::sync::Minimum;
+use pleach_reconciler::Moment;
 use pleach_reconciler::config::{Branches, Reserved};
-use pleach_state::inventory::HEARTBEAT;
-use tokio_util::sync::CancellationToken;
+use pleach_reconciler::environment::Reported;
+use pleach_reconciler::hold::Hold;
 
 use super::*;
 use crate::clock::Clock;
-use crate::crash::Crashes;
 use crate::held::tests::load;
+use crate::crash::{Attempt, Crashes};
+use crate::history_lookup::Question;
 use crate::{
-    Fetching, Listener, concurrency::ReconcilePermits, drift::Watches, read::Reading, self_update,
+    Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches, read::Reading,
+    self_update,
 };
 use pleach_cluster::Connection;
 use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
@@ -92,7 +95,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
 fn fetched() -> (TempDir, Remote, Fetched) {
     let folder = tempfile::tempdir().unwrap();
     let git = |args: &[&str]| {
-        let mut command = Command::new("git");
+        let mut command = std::process::Command::new("git");
         command.arg("-C").arg(folder.path()).args(args);
         assert!(command.status().unwrap().success());
     };
@@ -110,74 +113,130 @@ fn fetched() -> (TempDir, Remote, Fetched) {
     (folder, remote, fetched)
 }
 
-fn environment(assigned: &Assigned) -> Environment {
-    let key = ClaimKey {
+fn key() -> ClaimKey {
+    ClaimKey {
         environment: "web".to_owned(),
         cluster: None,
-    };
-    let (_, receiver) = watch::channel(assigned.clone());
-    Environment::new(key, receiver, Paces::default(), shared())
+    }
+}
+
+/// An environment whose cluster is unreachable.
+struct Bench {
+    /// Must outlive the task.
+    sender: watch::Sender<Assigned>,
+    task: EnvironmentTask,
+    /// The wait for the next round.
+    wait: Option<(TaskId, Task)>,
+}
+
+impl Bench {
+    fn of(assigned: &Assigned, shared: Shared) -> Self {
+        let (sender, receiver) = watch::channel(assigned.clone());
+        Self {
+            sender,
+            task: EnvironmentTask::new(key(), receiver, Paces::default(), shared),
+            wait: None,
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        self.task.executor.shared.clock.moment()
+    }
+
+    /// Executes the round of an assignment. Returns the reported hold.
+    async fn round(&mut self, assigned: &Assigned) -> Option<Hold> {
+        let commands = match self.wait.take() {
+            None => {
+                let moment = self.moment();
+                self.task.machine.start(moment)
+            }
+            Some((id, wait)) => {
+                self.sender.send_replace(assigned.clone());
+                self.task.follow(id, wait).await
+            }
+        };
+        self.rest(commands).await
+    }
+
+    /// Executes commands and loads until the end of the round.
+    async fn rest(&mut self, mut commands: Vec<Command>) -> Option<Hold> {
+        let mut hold = None;
+        let unreachable = || "no route".to_owned();
+        loop {
+            let (id, task) = self.task.execute(commands).unwrap();
+            let answer = match task {
+                Task::Load { .. } => {
+                    commands = self.task.follow(id, task).await;
+                    continue;
+                }
+                Task::Wait => {
+                    self.wait = Some((id, task));
+                    return hold;
+                }
+                Task::ReadRecords { .. } => Answer::Records(None),
+                Task::Connect { .. } => Answer::Connected(Err(unreachable())),
+                Task::Report { reports, .. } => {
+                    hold = reports.into_iter().find_map(|report| report.hold);
+                    Answer::Reported(Reported {
+                        written: Vec::new(),
+                        error: Some(unreachable()),
+                    })
+                }
+                Task::Notify(_) | Task::CheckKubeconfig => panic!("{task:?}"),
+            };
+            let moment = self.moment();
+            commands = self.task.machine.on(Event::Answer(id, answer), moment);
+        }
+    }
+
+    /// Returns the commands that are due after a time.
+    fn pass(&mut self, time: Duration) -> Vec<Command> {
+        let now = self.moment();
+        let later = Moment {
+            at: now.at + time,
+            ..now
+        };
+        self.task.machine.on(Event::Tick, later)
+    }
 }
 
 #[tokio::test]
 async fn what_is_not_synced_any_more_asks_for_nothing() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    let mut environment = environment(&good);
-    let paces = environment.paces.clone();
-    paces.set(&environment.key, Duration::from_secs(1));
+    let mut bench = Bench::of(&good, shared());
+    let paces = bench.task.executor.paces.clone();
+    paces.set(&key(), Duration::from_secs(1));
     assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
     // The same happens after the deletion of its branch.
-    environment.settle(&good).await.unwrap();
+    bench.task.execute(vec![Command::Leave]);
     assert_eq!(paces.shortest(), None);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_report_about_releases_without_a_task_is_renewed_at_the_heartbeat() {
-    let (_folder, remote, fetched) = fetched();
-    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    let mut environment = environment(&good);
-    let report = || {
-        vec![Untasked::one(
-            "db",
-            Environment::conditions(&good, None),
-            None,
-        )]
-    };
-    assert!(!environment.is_reported(&report()));
-    assert_eq!(environment.renewal(), None);
-    (environment.told, environment.renewed) = (Some(report()), Instant::now());
-    assert!(environment.is_reported(&report()));
-    assert!(!environment.is_reported(&[]));
-    assert_eq!(environment.renewal(), Some(HEARTBEAT));
-    tokio::time::advance(HEARTBEAT).await;
-    assert!(!environment.is_reported(&report()));
-    assert_eq!(environment.renewal(), Some(Duration::ZERO));
-}
-
 /// Creates an environment that is rendered by a shell script.
-fn tried_by(assigned: &Assigned, script: &str) -> (TempDir, Environment) {
+fn rendered_by(script: &str) -> (TempDir, Shared) {
     let (folder, program) = pleach_testkit::program::script(script).unwrap();
-    let mut environment = environment(assigned);
-    environment.shared.reading.slots = RenderSlots::by(program, 1);
-    (folder, environment)
+    let mut shared = shared();
+    shared.reading.slots = RenderSlots::by(program, 1);
+    (folder, shared)
 }
 
 #[tokio::test]
 async fn what_cannot_be_tried_now_is_tried_again_and_told_when_it_stays_so() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    let (_program, mut environment) = tried_by(&good, "exit 1");
-    let reason = |environment: &Environment| {
-        let hold = environment.hold.as_ref();
-        hold.map(|hold| hold.reason.clone())
+    let (program, shared) = rendered_by("echo x >> $0.log; exit 1");
+    let tries = || {
+        pleach_files::read(&program.path().join("program.log"))
+            .unwrap()
+            .len()
+            / 2
     };
-    for told in [None, Some("Unread"), Some("Unread")] {
-        assert!(!environment.read(&good).await);
-        assert_eq!(
-            (reason(&environment).as_deref(), environment.tried.as_ref()),
-            (told, None)
-        );
+    let mut bench = Bench::of(&good, shared);
+    for (tried, reason) in [(1, None), (2, Some("Unread")), (3, Some("Unread"))] {
+        let hold = bench.round(&good).await;
+        let hold = hold.map(|hold| hold.reason);
+        assert_eq!((tries(), hold.as_deref()), (tried, reason));
     }
 }
 
@@ -186,12 +245,12 @@ async fn what_takes_too_much_is_held_and_tried_again_much_later() {
     let (_folder, remote, fetched) = fetched();
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
-    let (folder, mut environment) = tried_by(&good, "echo x >> $0.log; kill -ABRT $$");
+    let (folder, shared) = rendered_by("echo x >> $0.log; kill -ABRT $$");
+    let mut bench = Bench::of(&good, shared);
     let log = folder.path().join("program.log");
     let tries = || pleach_files::read(&log).unwrap().len() / 2;
     for _ in 0..2 {
-        assert!(environment.read(&good).await);
-        let hold = environment.hold.as_ref().unwrap();
+        let hold = bench.round(&good).await.unwrap();
         assert_eq!(hold.reason, "InvalidRepository");
         assert!(
             hold.message.contains("the memory or time limit"),
@@ -200,11 +259,11 @@ async fn what_takes_too_much_is_held_and_tried_again_much_later() {
         );
         assert_eq!(tries(), 1);
     }
-    environment.beyond = environment
-        .beyond
-        .map(|since| since.checked_sub(AGAIN).unwrap());
-    assert!(environment.read(&good).await);
-    assert_eq!(tries(), 2);
+    for (minutes, tried) in [(29, 1), (30, 2)] {
+        let commands = bench.pass(Duration::from_mins(minutes));
+        bench.rest(commands).await;
+        assert_eq!(tries(), tried);
+    }
 }
 
 #[tokio::test]
@@ -212,30 +271,34 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
     let (_folder, remote, fetched) = fetched();
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
-    let (program, mut environment) = tried_by(&good, "echo x >> $0.log; exit 1");
+    let (program, mut shared) = rendered_by("echo x >> $0.log; exit 1");
     let tries =
         || pleach_files::read(&program.path().join("program.log")).map_or(0, |log| log.len() / 2);
-    let key = environment.key.clone();
-    let records = program.path().to_owned();
-    let of = |url: &str| Attempt::of(&Crashes::of(records.clone()), url, &key);
-    let start = || of(&remote.url);
-    start().begin(head, None).await;
-    environment.attempt = start();
+    let records = || Crashes::of(program.path().to_owned());
+    let of = |url: &str| Attempt::of(&records(), url, &key());
+    of(&remote.url).begin(head, None).await;
+    shared.crashes = records();
+    let mut bench = Bench::of(&good, shared.clone());
     for _ in 0..2 {
-        assert!(environment.read(&good).await);
-        let hold = environment.hold.as_ref().unwrap();
+        let hold = bench.round(&good).await.unwrap();
         assert_eq!(hold.reason, "ControllerCrashed");
         assert_eq!(hold.revision.as_ref(), Some(head));
         assert!(hold.message.contains(&head[..7]), "{}", hold.message);
-        assert_eq!((environment.tried.as_ref(), tries()), (None, 0));
+        assert_eq!(tries(), 0);
     }
-    // The environment is reconciled again at the end of the backoff.
-    assert!(environment.attempt.left().is_some());
     let other = "01".repeat(20);
-    assert_eq!(environment.attempt.hold(&other), None);
+    assert_eq!(bench.task.executor.attempt.hold(&other), None);
+    // The commit is loaded at the end of the backoff.
+    let commands = bench.pass(Duration::from_secs(3));
+    let is_load = |one: &Command| matches!(one, Command::Start(_, Task::Load { .. }));
+    assert!(commands.iter().any(is_load), "{commands:?}");
     // An attempt that failed without a crash leaves no crash record.
-    environment.attempt = of("another");
-    assert!(!environment.read(&good).await);
+    let another = Remote {
+        url: "another".to_owned(),
+        ..remote
+    };
+    let good = assigned(&another, &fetched, head);
+    assert_eq!(Bench::of(&good, shared).round(&good).await, None);
     assert_eq!(tries(), 1);
     assert_eq!(of("another").hold(head), None);
 }
@@ -244,17 +307,21 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
 async fn a_canceled_task_leaves_no_crash_record() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    let (_program, mut environment) = tried_by(&good, "exec /bin/sleep 1000");
+    let (_program, mut shared) = rendered_by("exec /bin/sleep 1000");
     let folder = tempfile::tempdir().unwrap();
-    let crashes = Crashes::of(folder.path().to_owned());
-    environment.attempt = Attempt::of(&crashes, &remote.url, &environment.key);
+    shared.crashes = Crashes::of(folder.path().to_owned());
+    let Bench {
+        sender: _sender,
+        task,
+        ..
+    } = Bench::of(&good, shared);
     let records = || pleach_files::names(folder.path()).unwrap().len();
     let recorded = async {
         while records() == 0 {
             tokio::task::yield_now().await;
         }
     };
-    let running = Box::pin(environment.run());
+    let running = Box::pin(task.run());
     let local = tokio::task::LocalSet::new();
     let canceling = async {
         tokio::select! {
@@ -271,16 +338,16 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
     let (_folder, remote, fetched) = fetched();
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
-    let mut environment = environment(&good);
+    let mut bench = Bench::of(&good, shared());
     // The commit contains no environments, so each load fails.
-    assert!(environment.read(&good).await);
-    assert_eq!(environment.tried.as_ref(), Some(head));
+    let first = bench.round(&good).await;
+    assert!(first.is_some());
     let other = assigned(&remote, &fetched, &"01".repeat(20));
-    assert!(!environment.read(&other).await);
-    assert!(!environment.read(&other).await);
-    assert_eq!(environment.tried, None);
-    let hold = environment.hold.map(|hold| hold.reason);
-    assert_eq!(hold.as_deref(), Some("InvalidRepository"));
+    // It is loaded in both rounds, and reported after the second.
+    assert_eq!(bench.round(&other).await, first);
+    let hold = bench.round(&other).await.unwrap();
+    assert_eq!(hold.reason, "InvalidRepository");
+    assert_eq!(hold.revision, Some("01".repeat(20)));
 }
 
 #[tokio::test]
@@ -290,11 +357,7 @@ async fn what_git_has_no_more_takes_no_task() {
     over.what = Assignment::Unknown;
     over.is_over = true;
     let (sender, receiver) = watch::channel(over);
-    let key = ClaimKey {
-        environment: "web".to_owned(),
-        cluster: None,
-    };
-    let environment = Environment::new(key, receiver, Paces::default(), shared());
+    let environment = EnvironmentTask::new(key(), receiver, Paces::default(), shared());
     let local = tokio::task::LocalSet::new();
     let running = Box::pin(local.run_until(environment.run()));
     let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
@@ -328,7 +391,7 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     let recollect = |remote: &Remote, limit| {
         let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
         let (questions, asked) = mpsc::unbounded_channel();
-        let attempt = environment(&assigned.borrow()).attempt;
+        let attempt = Attempt::of(&shared.crashes, &remote.url, &key());
         let recollection = Recollection {
             environment: "web".to_owned(),
             assigned,
