@@ -1,10 +1,8 @@
 //! Handling of commits that cannot be loaded, and of environments without a commit.
 
-use std::process::Command;
-
 use jiff::SignedDuration;
-use pleach_model::tree::MemoryTree;
 use pleach_formats::sync::Minimum;
+use pleach_model::tree::MemoryTree;
 use pleach_reconciler::Moment;
 use pleach_reconciler::config::{Branches, Reserved};
 use pleach_reconciler::environment::Reported;
@@ -12,9 +10,10 @@ use pleach_reconciler::hold::Hold;
 
 use super::*;
 use crate::clock::Clock;
-use crate::held::tests::load;
 use crate::crash::{Attempt, Crashes};
+use crate::held::tests::load;
 use crate::history_lookup::Question;
+use crate::read::for_cluster;
 use crate::{
     Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches, read::Reading,
     self_update,
