@@ -102,11 +102,6 @@ impl Cluster {
         }
     }
 
-    /// Returns whether both are clones of the same connection and so share its credentials.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.server, &other.server)
-    }
-
     /// Returns the location of the keys for state in tenant namespaces.
     pub fn keys(&self) -> &Keys {
         &self.keys
