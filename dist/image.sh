@@ -7,7 +7,7 @@ set -euo pipefail
 cd "${BASH_SOURCE[0]%/*}"
 work=$ROOT/target/dist/image
 rm -rf -- "$work"
-mkdir -p "$work"
+mkdir -p "$work/registry"
 created=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
 # crane works on registries only.
