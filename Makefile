@@ -88,9 +88,10 @@ bench: tools-bench controlplane ## Measure pleach and kubectl on the same work (
 	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" $(BENCH)
 
 dist: tools-dist ## Build the artifacts of a release into dist/, from a clean commit
-	@$(MAKE) --no-print-directory --directory dist
+	@[[ -z "$${COSIGN_KEY:-}" ]] || export COSIGN_KEY=$$(realpath -- "$$COSIGN_KEY"); \
+	$(MAKE) --no-print-directory --directory dist
 
-deny: tools-check ## Check licences, banned crates and sources of dependencies
+deny: tools-build ## Check licenses, banned crates and sources of dependencies
 	@$(MAKE) --no-print-directory --directory dist deny
 
 clean: ## Remove what cargo built; the control plane's cache stays

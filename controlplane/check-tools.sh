@@ -70,9 +70,11 @@ case $target in build | check) ;; *)
   ;;
 esac
 if [[ $target == dist ]]; then
-  # zig compiles C for musl and links.
-  has zig || { has python3 && python3 -m ziglang version >/dev/null 2>&1; } ||
-    others+=("zig: version 0.17.1, from https://ziglang.org (or: pip install ziglang==0.17.1)")
+  has rustup || others+=("rustup: it adds the musl targets, from https://rustup.rs (Debian: rustup)")
+  # zig compiles C for musl and links. Another version gives other bytes.
+  zig=$(zig version 2>/dev/null || python3 -m ziglang version 2>/dev/null || true)
+  [[ $zig == 0.17.1 ]] ||
+    others+=("zig: version 0.17.1${zig:+, this is $zig}, from https://ziglang.org (or: pip install ziglang==0.17.1)")
   need readelf binutils
 fi
 case $target in demo | sandbox | bench | chaos | facts | schemas | test)

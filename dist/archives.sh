@@ -10,7 +10,7 @@ program=$ROOT/target/dist/amd64/pleach
 for shell in bash zsh fish; do
   "$program" completion "$shell" >"$work/completions/pleach.$shell"
 done
-./licences.sh >"$work/THIRD-PARTY-LICENSES"
+./licenses.sh >"$work/THIRD-PARTY-LICENSES"
 cp ../LICENSE "$work/LICENSE"
 
 # pack ARCHIVE PATH...: sorted, with one time and one owner.
@@ -21,6 +21,8 @@ pack() {
     --mode='u=rwX,go=rX' --format=ustar --directory "$work" "$@" | gzip --no-name --best >"$archive"
 }
 
+# Those of other architectures may be of an earlier commit.
+rm -f -- {,kubectl-}pleach-"$VERSION"-linux-*.tar.gz
 for arch in "$@"; do
   install --mode=755 "$ROOT/target/dist/$arch/pleach" "$work/pleach"
   pack "pleach-$VERSION-linux-$arch.tar.gz" pleach LICENSE THIRD-PARTY-LICENSES completions

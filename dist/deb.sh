@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$ROOT"
 declare -A targets=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 version=${VERSION#v}
+rm -f -- "dist/pleach_${version}"_*.deb
 for arch in "$@"; do
   cargo deb --quiet --locked --no-build --no-strip --target "${targets[$arch]}" \
     --deb-version "${version/-/\~}" --output "dist/pleach_${version}_$arch.deb"

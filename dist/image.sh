@@ -2,7 +2,7 @@
 # image.sh ARCH...: makes pleach-image.oci.tar, an OCI layout with one image for each architecture.
 #
 # Each image is one layer from scratch: the program, certificates of public authorities, the user
-# 65532, a folder for temporary files and the licences.
+# 65532, a folder for temporary files and the licenses.
 set -euo pipefail
 cd "${BASH_SOURCE[0]%/*}"
 work=$ROOT/target/dist/image
@@ -29,7 +29,7 @@ for arch in "$@"; do
   mkdir -p "$root"/{etc/ssl/certs,home/nonroot,tmp,usr/local/bin,usr/share/licenses}
   install --mode=755 "$ROOT/target/dist/$arch/pleach" "$root/usr/local/bin/pleach"
   cabundle >"$root/etc/ssl/certs/ca-certificates.crt"
-  ./licences.sh >"$root/usr/share/licenses/pleach"
+  ./licenses.sh >"$root/usr/share/licenses/pleach"
   echo 'nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin' >"$root/etc/passwd"
   echo 'nonroot:x:65532:' >"$root/etc/group"
   chmod --recursive u=rwX,go=rX "$root"

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "${BASH_SOURCE[0]%/*}"
 rm -f -- SHA256SUMS SHA256SUMS.sigstore.json
-sha256sum -- *"$VERSION"*.tar.gz pleach_*.deb pleach-image.oci.tar "pleach-$VERSION.cdx.json" pleach.rb krew.yaml action.yml >SHA256SUMS
+sha256sum -- {,kubectl-}pleach-"$VERSION"-linux-*.tar.gz "pleach_${VERSION#v}"_*.deb pleach-image.oci.tar pleach-image.digest "pleach-$VERSION.cdx.json" pleach.rb krew.yaml action.yml >SHA256SUMS
 if [[ $VERSION == *-dirty || -z ${COSIGN_KEY:-} ]]; then
   echo "SHA256SUMS is not signed: set COSIGN_KEY and build a commit without changes"
   exit 0

@@ -24,11 +24,12 @@ use pleach_git::mirror::{Mirror, Reader};
 use pleach_git::remote::Remote;
 use pleach_model::object::{ReleaseName, yaml};
 use pleach_model::tree::{FileTree, MemoryTree};
-use pleach_state::inventory::{RunOutcome, SyncRequest, UserRequests};
+use pleach_state::inventory::{ReleaseSummary, RunOutcome, SyncRequest, UserRequests};
 use tokio::task::spawn_blocking;
 
 use super::apply::{ApplyOutput, Outcome};
 use super::error::{CliError, Kind};
+use super::format::status::short;
 use super::lease::person;
 use super::load::Settings;
 use super::session::{Session, connect, ensure_whole, failed, finish};
@@ -39,7 +40,7 @@ use args::Output;
 use bundle::EMBEDDED;
 use credentials::Credentials;
 use files::{ENVIRONMENT, NAME, SECRET, Wish};
-use follow::{Expected, short};
+use follow::Expected;
 
 /// Repository with the credentials of our connections.
 #[derive(Clone)]
@@ -87,7 +88,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: BootstrapArgs) -> Resu
     let connecting = connect(settings.kubeconfig.clone(), settings.context.clone());
     let cluster = finish(&ctx.cancel, connecting).await??;
     let identity = finish(&ctx.cancel, access::identify(&cluster)).await??;
-    args.ensure_meant(cluster.server(), &identity.facts.id)?;
+    args.ensure_intended_cluster(cluster.server(), &identity.facts.id)?;
     finish(&ctx.cancel, access::review(&cluster, &args.namespace)).await??;
     let place = settings
         .context
@@ -121,10 +122,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: BootstrapArgs) -> Resu
     let installation = installation(ui, ctx, &args, &branch, &identity.facts.id).await?;
     let plan = match installation.plan(ui).await? {
         Some(planned) => format::plan::text(&planned.plan, &BTreeMap::new()),
-        None => format!(
-            "its controller applies the commit to release {}",
-            installation.name
-        ),
+        None => String::new(),
     };
     if args.is_dry() {
         show(ui, &args, &credentials, &branch, &installation, &plan)?;
@@ -138,7 +136,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: BootstrapArgs) -> Resu
     if !branch.changes.is_empty() {
         push(&origin, &branch, &args).await?;
         let to = args.push_to.as_ref().unwrap_or(&args.branch);
-        tell(
+        print_now(
             ui,
             format_args!("pushed {} to {to} of {}", short(&branch.commit), args.url),
         );
@@ -151,7 +149,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: BootstrapArgs) -> Resu
         return Ok(Exit::DONE);
     }
     credentials.write(&cluster, &args.namespace).await?;
-    tell(
+    print_now(
         ui,
         format_args!(
             "secret {}/{SECRET} ({} keys)",
@@ -184,13 +182,13 @@ async fn consent(
 /// Prints a line of the result. With `-o yaml`, only the objects are the result.
 fn report(ui: &mut Ui, args: &BootstrapArgs, line: &str) {
     match args.output {
-        Output::Text => tell(ui, line),
+        Output::Text => print_now(ui, line),
         Output::Yaml => ui.status(line),
     }
 }
 
 /// Prints a line of the result at once, because the next step can take long.
-fn tell(ui: &mut Ui, line: impl Display) {
+fn print_now(ui: &mut Ui, line: impl Display) {
     ui.print(line);
     // Errors of the stream are reported at the end.
     drop(ui.out().flush());
@@ -317,6 +315,14 @@ async fn push(origin: &Origin, branch: &Branch, args: &BootstrapArgs) -> Result<
     let pushed = pushing.await;
     let pushed = pushed.map_err(|error| CliError::new(Kind::Failed, error))?;
     pushed.map_err(|error| {
+        if let (GitError::Moved { .. }, Some(to)) = (&error, &args.push_to) {
+            let message = format!(
+                "branch {to} of {} exists already; nothing was pushed",
+                args.url
+            );
+            return CliError::new(Kind::Conflict, message)
+                .hint("merge it if it has this commit, or choose another name for --push-to");
+        }
         let is_refusal = matches!(error, GitError::PushRefused { .. });
         let error = CliError::from(error).hint("the cluster is unchanged");
         if is_refusal && args.push_to.is_none() {
@@ -372,6 +378,9 @@ async fn installation(
         && session
             .finish(is_running(&session.cluster, &args.namespace))
             .await??;
+    if let Some(release) = recorded.as_ref().filter(|_| is_followed) {
+        ensure_served(release, args)?;
+    }
     let record = recorded.as_ref().and_then(|one| one.record.as_ref().ok());
     let before = record.and_then(|record| record.installed.as_ref());
     let is_new = !branch.changes.is_empty() && !args.is_dry();
@@ -388,6 +397,30 @@ async fn installation(
     })
 }
 
+/// Refuses a running controller that would not apply the commit.
+fn ensure_served(release: &ReleaseSummary, args: &BootstrapArgs) -> Result<(), CliError> {
+    let target = release.target();
+    if let Some(suspension) = release.user_requests.suspended(Timestamp::now()) {
+        let message = format!(
+            "release {target} is {}; nothing was written",
+            suspension.words()
+        );
+        return Err(CliError::new(Kind::Policy, message)
+            .hint(format!("end the suspension first: pleach resume {target}")));
+    }
+    let followed = release.followed.as_ref();
+    let source = followed.map_or("", |following| following.branch.as_str());
+    if source.is_empty() || source.starts_with(&format!("{} of ", args.branch)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the controller in this cluster follows branch {source}, not {}; nothing was written",
+        args.branch
+    );
+    Err(CliError::new(Kind::Policy, message)
+        .hint("use the --branch of the first run, or uninstall the controller first"))
+}
+
 /// Returns whether a pod of the controller is ready.
 async fn is_running(cluster: &Cluster, namespace: &str) -> Result<bool, CliError> {
     let deployments = ResourcePath::namespaced("apps/v1", "Deployment", "deployments");
@@ -399,11 +432,8 @@ async fn is_running(cluster: &Cluster, namespace: &str) -> Result<bool, CliError
 }
 
 impl Installation {
-    /// Plans the release. `None` if its controller applies the commit.
+    /// Plans the release, and refuses it like an apply.
     async fn plan(&self, ui: &mut Ui) -> Result<Option<Planned>, CliError> {
-        if self.is_followed {
-            return Ok(None);
-        }
         let subjects = self.session.subjects(ui, &self.ctx, &self.target).await?;
         let Some(subject) = subjects.first() else {
             return Ok(None);
@@ -425,8 +455,14 @@ impl Installation {
     async fn install(&self, ui: &mut Ui, branch: &str, claim: Claim) -> Result<Exit, CliError> {
         let cluster = self.session.cluster_for(&self.name);
         let search = self.session.search();
-        // The namespace was created since the first plan.
-        if let Some(planned) = self.plan(ui).await? {
+        // The namespace was created since the first plan. A running controller applies the commit.
+        if !self.is_followed
+            && let Some(planned) = self.plan(ui).await.map_err(|error| {
+                error.hint(
+                "the commit and the Secret are written; fix the cause, and run the command again",
+            )
+            })?
+        {
             let mut outcome = Outcome::new("apply", ApplyOutput::Text, claim);
             let executing = outcome.execute(ui, &self.ctx, &cluster, planned);
             let ending = Box::pin(executing).await;
@@ -435,9 +471,8 @@ impl Installation {
                 return Ok(outcome.finish(ui));
             }
         }
-        if self.is_followed && self.expected.pushed.is_some() {
-            self.request_sync(&cluster).await?;
-        }
+        // Only a fetch from now on proves that the controller has valid credentials.
+        self.request_sync(&cluster).await?;
         let waiting = follow::wait(ui, &cluster, &self.name, &search, &self.expected);
         let commit = finish(&self.ctx.cancel, waiting).await??;
         ui.print(format_args!(

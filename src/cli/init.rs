@@ -175,7 +175,7 @@ fn repository_id(folder: &Path) -> Result<String, CliError> {
 }
 
 /// Converts a name to a DNS label.
-fn label(name: &str) -> Option<String> {
+pub(super) fn label(name: &str) -> Option<String> {
     let mut label = String::new();
     for character in name.chars() {
         let character = character.to_ascii_lowercase();

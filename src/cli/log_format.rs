@@ -90,44 +90,53 @@ impl Record {
         Value::Object(line).to_string()
     }
 
-    fn text(mut self, now: Timestamp, level: Level, colors: bool) -> String {
-        let style = match level {
-            Level::ERROR => style::ERROR,
-            Level::WARN => style::WARNING,
-            Level::INFO => style::NOTE,
-            _ => style::HINT,
-        };
-        let style = if colors { style } else { anstyle::Style::new() };
-        let mut line = format!("{} {style}{level:<5}{style:#} ", now.strftime("%H:%M:%S"));
-        let subject = [
-            self.take("environment"),
-            self.take("release"),
-            self.take("repository"),
-        ];
-        let subject: Vec<&str> = subject
-            .iter()
-            .map(String::as_str)
-            .filter(|one| !one.is_empty())
-            .collect();
-        if !subject.is_empty() {
-            let _ = write!(line, "{}  ", plain(&subject.join("/")));
+    fn text(self, now: Timestamp, level: Level, colors: bool) -> String {
+        let time = now.strftime("%H:%M:%S").to_string();
+        let line = as_text(self.0, &time, level.as_str());
+        if colors {
+            line
+        } else {
+            anstream::adapter::strip_str(&line).to_string()
         }
-        line.push_str(&plain(&self.take("message")));
-        // The message of an event with an action names these fields.
-        if self.0.shift_remove("action").is_some() {
-            for name in FIELDS {
-                self.0.shift_remove(name);
-            }
-        }
-        for (name, value) in self.0 {
-            let value = match value {
-                Value::String(text) => plain(&text),
-                other => other.to_string(),
-            };
-            let _ = write!(line, " {name}={value}");
-        }
-        line
     }
+}
+
+/// Formats a line for people, with colors: time, level, subject and message, then fields that the
+/// message does not contain. The fields can be of any origin.
+pub(super) fn as_text(fields: Map<String, Value>, time: &str, level: &str) -> String {
+    let mut record = Record(fields);
+    let style = match level {
+        "ERROR" => style::ERROR,
+        "WARN" => style::WARNING,
+        "INFO" => style::NOTE,
+        _ => style::HINT,
+    };
+    let (time, level) = (plain(time), plain(level));
+    let mut line = format!("{time} {style}{level:<5}{style:#} ");
+    let subject = ["environment", "release", "repository"].map(|name| record.take(name));
+    let subject: Vec<&str> = subject
+        .iter()
+        .map(String::as_str)
+        .filter(|one| !one.is_empty())
+        .collect();
+    if !subject.is_empty() {
+        let _ = write!(line, "{}  ", plain(&subject.join("/")));
+    }
+    line.push_str(&plain(&record.take("message")));
+    // The message of an event with an action names these fields.
+    if record.0.shift_remove("action").is_some() {
+        for name in FIELDS {
+            record.0.shift_remove(name);
+        }
+    }
+    for (name, value) in record.0 {
+        let value = match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let _ = write!(line, " {}={}", plain(&name), plain(&value));
+    }
+    line
 }
 
 impl Visit for Record {

@@ -1,6 +1,6 @@
 //! `pleach logs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -101,6 +101,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: LogsArgs) -> Result<Ex
     if pods.is_empty() {
         return Err(none(&cluster, &args));
     }
+    let namespaces: BTreeSet<&str> = pods.iter().map(|pod| pod.namespace.as_str()).collect();
+    if namespaces.len() > 1 {
+        let names: Vec<&str> = namespaces.into_iter().collect();
+        ui.notice(format_args!(
+            "warning: these lines come from pods in several namespaces: {}; --namespace selects one",
+            names.join(", ")
+        ));
+    }
     let reading = async {
         if args.follow {
             follow(ui, &cluster, &args, pods).await
@@ -121,6 +129,10 @@ async fn pods(cluster: &Cluster, args: &LogsArgs) -> Result<Vec<Pod>, CliError> 
         ..Selector::default()
     };
     let read = |pod: serde_json::Value| {
+        // A container that has not started has no log.
+        if !args.follow && pod["status"]["phase"] == "Pending" {
+            return None;
+        }
         let text = |name: &str| pod["metadata"][name].as_str().map(str::to_owned);
         Some(Pod {
             namespace: text("namespace")?,
@@ -145,7 +157,7 @@ fn none(cluster: &Cluster, args: &LogsArgs) -> CliError {
         format!("namespace {namespace} of ")
     });
     let message = format!(
-        "no pods with label {} in {place}{}",
+        "no started pods with label {} in {place}{}",
         args.selector,
         cluster.server()
     );
@@ -253,6 +265,8 @@ struct Followed {
     is_open: bool,
     /// Time of the last line.
     last: Option<String>,
+    /// Time at which the log ended. It starts a log again whose lines have no time.
+    ended: Option<String>,
     /// Whether the log was opened again, and starts with lines that are known.
     repeats: bool,
 }
@@ -281,7 +295,14 @@ async fn follow(
                     follow: true,
                     ..LogPart::default()
                 },
-                None => first.clone(),
+                None => match &followed.ended {
+                    Some(ended) => LogPart {
+                        since: Some(ended.clone()),
+                        follow: true,
+                        ..LogPart::default()
+                    },
+                    None => first.clone(),
+                },
             };
             // A pod that has not started is tried again.
             match open(cluster, &pod, &part).await {
@@ -313,7 +334,10 @@ async fn follow(
                         followed.last = time.or_else(|| followed.last.take());
                     }
                     Some(Err(error)) => ui.status(format_args!("{error}; trying again")),
-                    None => followed.is_open = false,
+                    None => {
+                        followed.is_open = false;
+                        followed.ended = Some(format!("{:.0}", Timestamp::now()));
+                    }
                 }
             }
             _ = search.tick() => match self::pods(cluster, args).await {

@@ -519,6 +519,8 @@ pub(super) struct Lines {
     body: Body,
     buffer: BytesMut,
     ready: VecDeque<Vec<u8>>,
+    /// Whether the last line counts without a line break, as in the log of a killed process.
+    is_log: bool,
 }
 
 impl Lines {
@@ -527,6 +529,15 @@ impl Lines {
             body,
             buffer: BytesMut::new(),
             ready: VecDeque::new(),
+            is_log: false,
+        }
+    }
+
+    /// Reads the log of a container.
+    pub(super) fn of_log(body: Body) -> Self {
+        Self {
+            is_log: true,
+            ..Self::new(body)
         }
     }
 
@@ -537,7 +548,8 @@ impl Lines {
                 return Ok(Some(line));
             }
             let Some(frame) = self.body.frame().await else {
-                return Ok(None);
+                let rest = self.buffer.split().to_vec();
+                return Ok(Some(rest).filter(|rest| self.is_log && !rest.is_empty()));
             };
             let Ok(data) = frame?.into_data() else {
                 continue;

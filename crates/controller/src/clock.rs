@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pleach_reconciler::Moment;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::backoff;
 
@@ -34,6 +34,14 @@ impl Clock {
     /// Returns the instant of a time since the start.
     pub(super) fn instant(self, at: Duration) -> Instant {
         self.0 + at
+    }
+
+    /// Waits until a time since the start. Without one it never ends.
+    pub(super) async fn until(self, at: Option<Duration>) {
+        match at {
+            Some(at) => sleep_until(self.instant(at)).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Returns the time since the start of an instant.

@@ -13,7 +13,6 @@ use pleach_reconciler::config::ClaimKey;
 use pleach_reconciler::environment::{Answer, Command, Desired, Environment, Event, Load, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use self::states::States;
@@ -195,13 +194,7 @@ impl EnvironmentTask {
         let performing = self.executor.perform(id, task, self.states.all());
         let mut performing = Box::pin(performing);
         loop {
-            let wake_at = self.machine.wake_at();
-            let tick = async {
-                match wake_at {
-                    Some(at) => sleep_until(clock.instant(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let tick = clock.until(self.machine.wake_at());
             let event = tokio::select! {
                 // Events come first, so that the next round is about the newest assignment.
                 biased;

@@ -10,7 +10,7 @@ use pleach_reconciler::release::{
     Command, ContentId, Event, Found, Release, TargetFacts, TargetId, Task, TaskId,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::tasks::Executor;
@@ -188,13 +188,7 @@ impl ReleaseTask {
             .perform(id, task, self.desired.targets.clone());
         let mut performing = Box::pin(performing);
         loop {
-            let wake_at = self.machine.wake_at();
-            let tick = async {
-                match wake_at {
-                    Some(at) => sleep_until(clock.instant(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let tick = clock.until(self.machine.wake_at());
             let received = tokio::select! {
                 // Events come first, so that an answer is about the newest desired state.
                 biased;

@@ -472,17 +472,8 @@ mod tests {
             ("state elsewhere", &limited, "web", map, &tenant, 1),
         ] {
             let mut plan = Plan::new(name(release), "v1");
-            plan.changes.push(Change {
-                object: object.parse().unwrap(),
-                action: Action::Update,
-                stage: None,
-                reason: String::new(),
-                cause: None,
-                require: Vec::new(),
-                digest: None,
-                unverified: None,
-                corrects: Vec::new(),
-            });
+            plan.changes
+                .push(Change::new(object.parse().unwrap(), Action::Update));
             let refusals = beyond_grant(grant, &plan, store);
             assert_eq!(refusals.len(), expected, "{case}: {refusals:?}");
         }

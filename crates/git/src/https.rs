@@ -56,7 +56,8 @@ impl RemoteService {
         }
     }
 
-    fn silence(self) -> Duration {
+    /// Returns the maximum time without a byte over https.
+    pub(super) fn silence(self) -> Duration {
         match self {
             Self::UploadPack => SILENCE,
             Self::ReceivePack => HOOKS,

@@ -213,24 +213,24 @@ pub enum GitError {
         source: git2::Error,
     },
     /// The server refused a push.
-    #[error("{url} refused the push to {branch}: {said}")]
+    #[error("{url} refused the push to {branch}: {message}")]
     PushRefused {
         /// URL of the repository, without credentials.
         url: String,
         /// Branch.
         branch: String,
         /// Reason.
-        said: String,
+        message: String,
     },
     /// A push failed. The server might have accepted it.
-    #[error("failed to push to {branch} of {url}: {said}")]
+    #[error("failed to push to {branch} of {url}: {message}")]
     Push {
         /// URL of the repository, without credentials.
         url: String,
         /// Branch.
         branch: String,
         /// Reason.
-        said: String,
+        message: String,
     },
     /// The state of the working tree could not be read.
     #[error("failed to compare {} with its commit", path.display())]

@@ -245,10 +245,10 @@ impl Remote {
     ) -> Result<(), GitError> {
         let url = || without_credentials(&self.url);
         let credentials = self.auth.credentials()?;
-        let failed = |said: String| GitError::Push {
+        let failed = |message: String| GitError::Push {
             url: url(),
             branch: branch.to_owned(),
-            said: one_line(&without_credentials(&said)),
+            message: one_line(&without_credentials(&message)),
         };
         let session = Session::open(&self.url, credentials, authorities, (LARGEST, PUSH))
             .map_err(|error| failed(error.message))?;
@@ -260,23 +260,25 @@ impl Remote {
             is_sent = true;
             Ok(body)
         });
-        let refused = |said: String| GitError::PushRefused {
+        let refused = |message: String| GitError::PushRefused {
             url: url(),
             branch: branch.to_owned(),
-            said,
+            message,
         };
         match pushed {
-            Ok(report) => report.refusal().map_or(Ok(()), |said| Err(refused(said))),
+            Ok(report) => report
+                .refusal()
+                .map_or(Ok(()), |message| Err(refused(message))),
             Err(PushError::Moved) => Err(GitError::Moved {
                 branch: branch.to_owned(),
             }),
-            Err(PushError::Failed(said)) => {
+            Err(PushError::Failed(message)) => {
                 let reason = session.reason();
                 // Servers refuse a client without permission before it sends anything.
-                let is_refusal = session.is_refused() || !is_sent && session.is_ssh();
+                let is_refusal = session.is_refused() || !is_sent && session.has_ssh_answer();
                 match reason {
                     Some(reason) if is_refusal => Err(refused(reason)),
-                    reason => Err(failed(reason.unwrap_or(said))),
+                    reason => Err(failed(reason.unwrap_or(message))),
                 }
             }
         }

@@ -265,9 +265,9 @@ impl Session {
         matches!(self.trouble(), Some(Trouble::Refused(_)))
     }
 
-    /// Returns whether the connection is over ssh.
-    pub(super) fn is_ssh(&self) -> bool {
-        matches!(self.connection, Connection::Ssh(_))
+    /// Returns whether an ssh server answered.
+    pub(super) fn has_ssh_answer(&self) -> bool {
+        matches!(&self.connection, Connection::Ssh(call) if !call.is_abandoned())
     }
 
     /// Returns the limit that the download exceeded.

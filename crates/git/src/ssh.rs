@@ -112,6 +112,11 @@ impl Call {
         done
     }
 
+    /// Returns whether the last connection failed without an answer of the host.
+    pub(super) fn is_abandoned(&self) -> bool {
+        lock(&self.given_up).is_some()
+    }
+
     /// Returns the error of the last connection. `None` if `ssh` reported nothing.
     pub(super) fn complaint(&self) -> Option<String> {
         let given_up = lock(&self.given_up).clone();
@@ -188,6 +193,7 @@ impl Call {
             stdin,
             stdout,
             listening: Some(listen(stderr)),
+            silence: service.silence().max(SILENCE),
         })
     }
 }
@@ -272,6 +278,8 @@ pub(super) struct Stream {
     stdin: ChildStdin,
     stdout: ChildStdout,
     listening: Option<JoinHandle<Vec<u8>>>,
+    /// Maximum time without a byte.
+    silence: Duration,
 }
 
 impl Stream {
@@ -282,14 +290,14 @@ impl Stream {
 
     /// Waits until a pipe is ready.
     fn wait(&self, mut ready: [PollFd<'_>; 1]) -> io::Result<()> {
-        let until = (Instant::now() + SILENCE).min(self.call.deadline);
+        let until = (Instant::now() + self.silence).min(self.call.deadline);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = if until == self.call.deadline {
                     format!("it takes longer than {:?}", self.call.time)
                 } else {
-                    format!("the host sent nothing for {SILENCE:?}")
+                    format!("the host sent nothing for {:?}", self.silence)
                 };
                 return Err(self.give_up(why));
             }

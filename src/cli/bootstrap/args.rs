@@ -255,7 +255,7 @@ impl BootstrapArgs {
     }
 
     /// Checks that the cluster is the intended one (I11).
-    pub(super) fn ensure_meant(&self, server: &str, id: &str) -> Result<(), CliError> {
+    pub(super) fn ensure_intended_cluster(&self, server: &str, id: &str) -> Result<(), CliError> {
         match &self.cluster_id {
             Some(named) if named != id => Err(CliError::new(
                 Kind::Policy,

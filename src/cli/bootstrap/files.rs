@@ -9,10 +9,11 @@ use pleach_formats::versions::semantic;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 use pleach_model::object::yaml::{self, Node};
-use pleach_model::tree::FileTree;
+use pleach_model::tree::{FileTree, TreeError};
 use serde_json::{Value, json};
 
 use super::bundle::{Bundle, FOLDER};
+use crate::cli::init::label;
 
 /// Name of the environment, the release, the bundle and the default namespace.
 pub(super) const NAME: &str = "pleach";
@@ -93,7 +94,11 @@ pub(super) fn changes(
     add_project(tree, wish, &mut changes);
     add_bundle(tree, bundle, &mut changes);
     let text = match tree.read(ENVIRONMENT) {
-        Err(_) => Some(environment(bundle, wish)),
+        Err(TreeError::Missing { .. }) => Some(environment(bundle, wish)),
+        Err(error) => {
+            let finding = Finding::error(Kind::Policy, "other-installation", error.to_string());
+            return Err(vec![finding]);
+        }
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             let updated = update(&text, bundle, wish, &mut changes.findings)?;
@@ -109,7 +114,7 @@ pub(super) fn changes(
 
 /// Adds the file that makes the tree a pleach repository.
 fn add_project(tree: &dyn FileTree, wish: &Wish<'_>, changes: &mut Changes) {
-    if tree.read("pleach.yaml").is_ok() {
+    if !is_missing(tree, "pleach.yaml") {
         return;
     }
     let text = format!(
@@ -121,6 +126,11 @@ fn add_project(tree: &dyn FileTree, wish: &Wish<'_>, changes: &mut Changes) {
         .insert("pleach.yaml".to_owned(), Some(text.into()));
 }
 
+/// Returns whether a file is missing. One that cannot be read, such as a symbolic link, is there.
+fn is_missing(tree: &dyn FileTree, path: &str) -> bool {
+    matches!(tree.read(path), Err(TreeError::Missing { .. }))
+}
+
 fn add_bundle(tree: &dyn FileTree, bundle: &Bundle, changes: &mut Changes) {
     let folder = format!("{FOLDER}/{}", bundle.version);
     let is_new = tree
@@ -128,7 +138,6 @@ fn add_bundle(tree: &dyn FileTree, bundle: &Bundle, changes: &mut Changes) {
         .map_or(true, |entries| entries.is_empty());
     let is_same =
         |(path, text): &(&str, &str)| tree.read(path).is_ok_and(|bytes| bytes == text.as_bytes());
-    let is_missing = |(path, _): &(&str, &str)| tree.read(path).is_err();
     let mut add = |(path, text): &(&str, &'static str)| {
         let content = Some(Bytes::from_static(text.as_bytes()));
         changes.files.insert((*path).to_owned(), content);
@@ -137,10 +146,10 @@ fn add_bundle(tree: &dyn FileTree, bundle: &Bundle, changes: &mut Changes) {
         bundle.files.iter().for_each(&mut add);
     }
     // Its defaults belong to the newest version.
-    if is_missing(&bundle.declaration) || is_new && !is_same(&bundle.declaration) {
+    if is_missing(tree, bundle.declaration.0) || is_new && !is_same(&bundle.declaration) {
         add(&bundle.declaration);
     }
-    if is_missing(&bundle.macros) {
+    if is_missing(tree, bundle.macros.0) {
         add(&bundle.macros);
     }
     if !is_new && !bundle.files.iter().all(is_same) {
@@ -148,7 +157,7 @@ fn add_bundle(tree: &dyn FileTree, bundle: &Bundle, changes: &mut Changes) {
         let finding = Finding::warning(Kind::Policy, "version-differs", message);
         changes.findings.push(finding);
     }
-    if !is_missing(&bundle.macros) && !is_same(&bundle.macros) {
+    if !is_missing(tree, bundle.macros.0) && !is_same(&bundle.macros) {
         let message = format!(
             "{} differs from the file that the released bundle imports; it is left unchanged",
             bundle.macros.0
@@ -259,7 +268,15 @@ fn update(
                 .hint(hint),
         ]
     };
-    let nodes = yaml::parse_nodes(ENVIRONMENT, text).unwrap_or_default();
+    let nodes = yaml::parse_nodes(ENVIRONMENT, text).map_err(|errors| {
+        errors
+            .iter()
+            .flat_map(|error| {
+                let hint = "correct the file, and run the command again";
+                refuse(0, error.to_string(), hint)
+            })
+            .collect::<Vec<_>>()
+    })?;
     let releases = nodes.first().and_then(|node| node.get("releases"));
     let releases = releases.map_or(&[][..], Node::items);
     let is_ours = |node: &Node| string(node, "name") == Some(NAME);
@@ -340,6 +357,18 @@ fn differences(file: &Node, release: &Node, wish: &Wish<'_>) -> Vec<(usize, Stri
         );
         found.push((release.line, message));
     }
+    let ca = release
+        .get("values")
+        .and_then(|values| string(values, "caFile"));
+    let has_ca = ca == Some("/etc/pleach/secrets/git/ca.crt");
+    if has_ca != wish.has_ca {
+        let message = if has_ca {
+            "its controller reads the CA certificates of the Secret: --ca-file is missing"
+        } else {
+            "its controller does not read the certificates of --ca-file: `caFile` is not set to /etc/pleach/secrets/git/ca.crt"
+        };
+        found.push((release.line, message.to_owned()));
+    }
     let repositories = repositories(release);
     let mut repository = repositories.iter();
     match repository.find(|node| string(node, "url") == Some(wish.url)) {
@@ -407,20 +436,7 @@ fn in_one_line(value: &Value) -> String {
 fn repository_id(url: &str) -> String {
     let name = url.trim_end_matches('/').trim_end_matches(".git");
     let name = name.rsplit(['/', ':']).next().unwrap_or_default();
-    let label = name.to_ascii_lowercase();
-    let label: String = label
-        .chars()
-        .map(|char| {
-            if char.is_ascii_alphanumeric() {
-                char
-            } else {
-                '-'
-            }
-        })
-        .take(63)
-        .collect();
-    let label = label.trim_matches('-');
-    if label.is_empty() { NAME } else { label }.to_owned()
+    label(name).unwrap_or_else(|| NAME.to_owned())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::Ui;
 use crate::cli::error::{CliError, Kind};
+use crate::cli::format::status::short;
 
 /// Pause between two reads.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -55,6 +56,9 @@ pub(super) fn progress(
     if let Some((_, _, message)) = conditions.find(|(kind, ..)| troubles.contains(&kind.as_str())) {
         return Progress::Trouble(message.clone());
     }
+    if release.user_requests.sync.is_some() {
+        return Progress::Waits("it has not fetched since this run".to_owned());
+    }
     let followed = release.followed.as_ref();
     if followed.is_none_or(|following| following.is_stale(now)) {
         return Progress::Waits("no controller follows it".to_owned());
@@ -77,11 +81,6 @@ pub(super) fn progress(
     Progress::Follows(revision.to_owned())
 }
 
-/// Returns the first digits of a commit.
-pub(super) fn short(commit: &str) -> &str {
-    commit.get(..7).unwrap_or(commit)
-}
-
 /// Reads the record of the release.
 pub(super) async fn read(
     cluster: &Cluster,
@@ -101,7 +100,7 @@ pub(super) async fn wait(
     expected: &Expected,
 ) -> Result<String, CliError> {
     let started = Instant::now();
-    let mut troubled: Option<(String, Instant)> = None;
+    let mut troubled: Option<Instant> = None;
     let mut reported = String::new();
     loop {
         let release = read(cluster, name, search).await?;
@@ -112,7 +111,7 @@ pub(super) async fn wait(
                 format!("waiting for the controller: {why}")
             }
             Progress::Trouble(message) => {
-                let (_, since) = troubled.get_or_insert_with(|| (message.clone(), Instant::now()));
+                let since = troubled.get_or_insert_with(Instant::now);
                 if since.elapsed() > TROUBLE {
                     return Err(trouble(&message));
                 }
@@ -144,6 +143,7 @@ pub(super) fn trouble(message: &str) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use pleach_state::inventory::SyncRequest;
     use serde_json::{Value, json};
 
     use super::*;
@@ -220,6 +220,17 @@ mod tests {
             let now = Timestamp::UNIX_EPOCH;
             assert_eq!(progress(one.as_ref(), &expected, now), result, "{name}");
         }
+        let mut unanswered = release(true, "second", &[follows]);
+        unanswered.user_requests.sync = Some(SyncRequest {
+            at: Timestamp::UNIX_EPOCH,
+            by: "ann".to_owned(),
+            override_window: false,
+            after_fetch: true,
+        });
+        assert_eq!(
+            progress(Some(&unanswered), &expected, Timestamp::UNIX_EPOCH),
+            waits("it has not fetched since this run")
+        );
         // Without a push, the recorded commit is the right one.
         let known = Expected {
             pushed: None,

@@ -48,13 +48,30 @@ fn line(change: &FieldChange) -> String {
         (None, None) => path,
         (None, Some(new)) => format!("{path}: {} (new)", value(new)),
         (Some(old), None) => format!("{path}: {} is removed", value(old)),
-        (Some(old), Some(new)) => format!("{path}: {} -> {}", value(old), value(new)),
+        (Some(old), Some(new)) => {
+            let (old, new) = (whole(old), whole(new));
+            let alike = old.chars().zip(new.chars());
+            let alike = alike.take_while(|(old, new)| old == new).count();
+            let is_cut = |text: &str| text.chars().nth(LONGEST).is_some();
+            // Keep some characters before the first difference.
+            let from = if is_cut(&old) || is_cut(&new) {
+                alike.saturating_sub(LONGEST / 4)
+            } else {
+                0
+            };
+            format!("{path}: {} -> {}", cut(&old, from), cut(&new, from))
+        }
     }
 }
 
 /// Formats a value in one short line.
 fn value(value: &Value) -> String {
-    let text = match value {
+    cut(&whole(value), 0)
+}
+
+/// Formats a value in one line.
+fn whole(value: &Value) -> String {
+    match value {
         Value::Array(items) if !items.is_empty() => match items.len() {
             1 => "[1 item]".to_owned(),
             count => format!("[{count} items]"),
@@ -64,11 +81,16 @@ fn value(value: &Value) -> String {
             count => format!("{{{count} fields}}"),
         },
         value => one_line(&value.to_string()),
-    };
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
+}
+
+/// Cuts a text to the maximum length, from a character on.
+fn cut(text: &str, from: usize) -> String {
+    let start = if from > 0 { "…" } else { "" };
+    let mut rest = text.chars().skip(from);
+    let shown: String = rest.by_ref().take(LONGEST).collect();
+    let end = if rest.next().is_some() { "…" } else { "" };
+    format!("{start}{shown}{end}")
 }
 
 #[cfg(test)]
@@ -140,5 +162,18 @@ mod tests {
             ["spec.template.spec.x: 1 -> 2", "pods are replaced"]
         );
         assert!(fields([&diff("Service/web/web", Vec::new())]).is_empty());
+    }
+
+    #[test]
+    fn long_values_are_shown_where_they_differ() {
+        let image = |tag: &str| {
+            json!(format!(
+                "registry.example.com/platform/checkout-service:{tag}"
+            ))
+        };
+        assert_eq!(
+            line(&change(&["image"], image("1.0"), image("1.1"))),
+            r#"image: …-service:1.0" -> …-service:1.1""#
+        );
     }
 }

@@ -1,32 +1,16 @@
 //! Log lines of the controller as text.
 
-use std::fmt::Write as _;
-
 use serde_json::{Map, Value};
 
-use super::style::{ERROR, WARNING};
 use super::table::one_line;
 use crate::cli::Target;
+use crate::cli::log_format::as_text;
 
 /// A parsed log line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogLine {
     fields: Map<String, Value>,
 }
-
-/// Fields that have their own place in a line, or that concern only developers.
-const PLACED: [&str; 10] = [
-    "timestamp",
-    "time",
-    "level",
-    "target",
-    "message",
-    "environment",
-    "release",
-    "detail",
-    "error",
-    "changes",
-];
 
 impl LogLine {
     /// Parses a line. `None` if it is no JSON object, such as the message of a crash.
@@ -43,7 +27,7 @@ impl LogLine {
 
     /// Returns the time as written, which sorts like text.
     pub(crate) fn time(&self) -> Option<&str> {
-        self.text("timestamp").or_else(|| self.text("time"))
+        self.text("time")
     }
 
     /// Returns whether the line concerns a target. A line about a whole environment concerns each
@@ -55,91 +39,48 @@ impl LogLine {
             && (requested.is_none() || release.is_none() || release == requested)
     }
 
-    /// Formats the line: time, level, target, message and the other fields.
-    pub(crate) fn draw(&self) -> String {
-        let time = self.time().unwrap_or_default();
+    /// Formats the line for people, as the controller does on a terminal, but with the date.
+    fn draw(mut self) -> String {
+        let mut take = |name: &str| match self.fields.shift_remove(name) {
+            Some(Value::String(text)) => text,
+            _ => String::new(),
+        };
+        let (time, level) = (take("time"), take("level").to_ascii_uppercase());
         // Omit fractions of a second.
-        let (time, zone) = match time.split_once('.') {
-            Some((time, _)) => (time, "Z"),
-            None => (time, ""),
+        let time = match time.split_once('.') {
+            Some((time, _)) => format!("{time}Z"),
+            None => time,
         };
-        let level = self.text("level").unwrap_or_default();
-        let style = match level {
-            "ERROR" => ERROR,
-            "WARN" => WARNING,
-            _ => anstyle::Style::new(),
-        };
-        let mut text = format!("{time}{zone} {style}{level:<5}{style:#} ");
-        match (self.text("environment"), self.text("release")) {
-            (Some(environment), Some(release)) => {
-                // Writing to a String cannot fail.
-                let _ = write!(text, " {environment}/{release}  ");
-            }
-            (Some(environment), None) => {
-                let _ = write!(text, " {environment}  ");
-            }
-            (None, _) => text.push(' '),
-        }
-        text.push_str(self.text("message").unwrap_or_default());
-        let details = ["changes", "detail", "error"].map(|name| self.text(name));
-        for detail in details
-            .into_iter()
-            .flatten()
-            .filter(|text| !text.is_empty())
-        {
-            let _ = write!(text, ": {detail}");
-        }
-        let others: Vec<String> = self
-            .fields
-            .iter()
-            .filter(|(name, _)| !PLACED.contains(&name.as_str()))
-            .map(|(name, value)| match value {
-                Value::String(text) => format!("{name}={text}"),
-                value => format!("{name}={value}"),
-            })
-            .collect();
-        if !others.is_empty() {
-            let _ = write!(text, " ({})", others.join(", "));
-        }
-        text
+        one_line(&as_text(self.fields, &time, &level))
     }
 }
 
 /// Formats a log line, which can contain texts of other programs.
 pub(crate) fn text(line: &str) -> String {
-    match LogLine::read(line) {
-        Some(mut line) => {
-            for value in line.fields.values_mut() {
-                if let Value::String(text) = value {
-                    *text = one_line(text);
-                }
-            }
-            line.draw()
-        }
-        None => one_line(line),
-    }
+    LogLine::read(line).map_or_else(|| one_line(line), LogLine::draw)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SYNCED: &str = r#"{"timestamp":"2026-11-28T17:17:18.123456Z","level":"INFO","message":"release synced","environment":"dev","release":"shop","revision":"9683080","result":"deployed","took":11.9,"detail":"2 updated","target":"pleach::cli::run::log"}"#;
-    const STALLED: &str = r#"{"timestamp":"2026-11-28T17:17:19Z","level":"ERROR","message":"environment stalled","environment":"dev","error":"web.yaml:1:\u001b[31m no field"}"#;
+    const SYNCED: &str = r#"{"time":"2026-11-28T17:17:18.123Z","level":"info","environment":"dev","release":"shop","commit":"9683080","action":"deployed","message":"deployed 9683080: 2 updated, 11.9 s","seconds":11.9}"#;
+    const STALLED: &str = r#"{"time":"2026-11-28T17:17:19.000Z","level":"error","environment":"dev","action":"environment stalled","message":"environment stalled: Invalid: web.yaml:1:\u001b[31m no field"}"#;
+    const FOREIGN: &str = r#"{"time":"\u001b[2J","level":"info","message":"m","\u001b[2J":["\u009b2J"],"a":"\u001b[3J"}"#;
 
     #[test]
     fn a_line_has_its_target_before_its_message() {
         let plain = |line: &str| anstream::adapter::strip_str(&text(line)).to_string();
         assert_eq!(
             plain(SYNCED),
-            "2026-11-28T17:17:18Z INFO   dev/shop  release synced: 2 updated (revision=9683080, result=deployed, took=11.9)"
+            "2026-11-28T17:17:18Z INFO  dev/shop  deployed 9683080: 2 updated, 11.9 s"
         );
         let stalled = plain(STALLED);
-        assert!(
-            stalled
-                .starts_with("2026-11-28T17:17:19Z ERROR  dev  environment stalled: web.yaml:1:"),
-            "{stalled}"
-        );
+        let start = "2026-11-28T17:17:19Z ERROR dev  environment stalled: Invalid: web.yaml:1:";
+        assert!(stalled.starts_with(start), "{stalled}");
+        let foreign = text(FOREIGN);
+        let is_escape = ["\u{1b}[2J", "\u{1b}[3J", "\u{9b}"].map(|one| foreign.contains(one));
+        assert_eq!(is_escape, [false; 3], "{foreign}");
         assert!(!stalled.contains('\u{1b}'), "{stalled}");
         assert_eq!(
             text("thread 'main' panicked\u{7}"),

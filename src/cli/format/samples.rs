@@ -10,15 +10,8 @@ pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
     let changes: Vec<Change> = changes
         .iter()
         .map(|(name, action)| Change {
-            object: id(name),
-            action: *action,
-            stage: None,
             reason: format!("reason of {name}"),
-            cause: None,
-            require: Vec::new(),
-            digest: None,
-            unverified: None,
-            corrects: Vec::new(),
+            ..Change::new(id(name), *action)
         })
         .collect();
     let steps = changes

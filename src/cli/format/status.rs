@@ -213,7 +213,7 @@ fn version(attempt: &Attempt) -> String {
 }
 
 /// Abbreviates a commit id. Returns any other text unchanged.
-pub(super) fn short(revision: &str) -> String {
+pub(crate) fn short(revision: &str) -> String {
     let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_commit {
         revision[..7].to_owned()

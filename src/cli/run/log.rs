@@ -5,7 +5,7 @@ mod entry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_model::object::ReleaseName;
+use pleach_model::object::{ObjectId, ReleaseName};
 use tokio::time::Instant;
 
 use entry::{Entry, Level};
@@ -39,8 +39,8 @@ const REMINDER: Duration = Duration::from_mins(1);
 pub(super) struct Waits {
     /// Waits before a run.
     releases: BTreeMap<ReleaseName, (ReconcileOutcome, String)>,
-    /// Waits in a run: last line and its time.
-    runs: BTreeMap<ReleaseName, (Instant, String)>,
+    /// Waits in a run: time of the last line, and the last message of each object.
+    runs: BTreeMap<ReleaseName, (Instant, BTreeMap<ObjectId, String>)>,
 }
 
 impl Waits {
@@ -49,13 +49,16 @@ impl Waits {
         if state.since < SHORT {
             return false;
         }
-        let line = format!("{}: {}", state.object, state.message);
-        let is_due = self.runs.get(release).is_none_or(|(at, last)| {
-            let pause = if *last == line { REMINDER } else { CHANGES };
-            now >= *at + pause
-        });
+        let (at, known) = self
+            .runs
+            .entry(release.clone())
+            .or_insert((now, BTreeMap::new()));
+        let is_new = known.get(&state.object) != Some(&state.message);
+        let pause = if is_new { CHANGES } else { REMINDER };
+        let is_due = known.is_empty() || now >= *at + pause;
         if is_due {
-            self.runs.insert(release.clone(), (now, line));
+            *at = now;
+            known.insert(state.object.clone(), state.message.clone());
         }
         is_due
     }

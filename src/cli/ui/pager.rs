@@ -29,7 +29,11 @@ impl Pager {
             return false;
         };
         let started = Command::new("sh")
-            .args(["-c", &self.command])
+            // Without -R, less shows colors as text.
+            .args([
+                "-c",
+                &format!("export LESS=\"${{LESS-FRX}}\"\n{}", self.command),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::from(terminal))
             .spawn();
@@ -45,7 +49,8 @@ impl Pager {
             // The user can end the pager early.
             drop(input.write_all(text.as_bytes()));
         }
-        pager.wait().is_ok_and(|status| status.code() != Some(127))
+        let ended = pager.wait();
+        ended.is_ok_and(|status| !matches!(status.code(), Some(126 | 127)))
     }
 }
 

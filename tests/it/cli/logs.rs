@@ -9,17 +9,18 @@ use super::status::run;
 use crate::cluster::scripted::{Answer, Scripted, Seen};
 
 const A: &str = concat!(
-    r#"{"timestamp":"2026-11-28T17:17:06.1Z","level":"INFO","message":"applying","environment":"dev","release":"web","changes":"2 to update"}"#,
+    r#"{"time":"2026-11-28T17:17:06.100Z","level":"info","environment":"dev","release":"web","commit":"9683080","action":"applying","message":"applying 9683080: 2 to update"}"#,
     "\n",
-    r#"{"timestamp":"2026-11-28T17:17:14.2Z","level":"WARN","message":"drift corrected","environment":"dev","release":"api","detail":"Service/web/api"}"#,
+    r#"{"time":"2026-11-28T17:17:14.200Z","level":"warn","environment":"dev","release":"api","action":"drift corrected","object":"Service/web/api","message":"drift corrected: Service/web/api"}"#,
     "\n",
 );
 const B: &str = concat!(
-    r#"{"timestamp":"2026-11-28T17:17:08.3Z","level":"ERROR","message":"environment stalled","environment":"dev","error":"no file"}"#,
+    r#"{"time":"2026-11-28T17:17:08.300Z","level":"error","environment":"dev","action":"environment stalled","message":"environment stalled: no file"}"#,
     "\n",
     "panicked\n",
-    r#"{"timestamp":"2026-11-28T17:17:09.3Z","level":"INFO","message":"applying","environment":"prod","release":"web"}"#,
+    r#"{"time":"2026-11-28T17:17:09.300Z","level":"info","environment":"prod","release":"web","action":"applying","message":"applying"}"#,
     "\n",
+    "the end of a killed process",
 );
 
 fn script(seen: &Seen) -> Answer {
@@ -42,11 +43,12 @@ async fn lines_of_all_pods_are_shown_by_time() {
     let (all, _) = run(&[], script, &["logs"]).await;
     assert_eq!((all.code, all.stderr.as_str()), (0, ""));
     insta::assert_snapshot!(all.stdout, @r"
-    2026-11-28T17:17:06Z INFO   dev/web  applying: 2 to update
-    2026-11-28T17:17:08Z ERROR  dev  environment stalled: no file
+    2026-11-28T17:17:06Z INFO  dev/web  applying 9683080: 2 to update
+    2026-11-28T17:17:08Z ERROR dev  environment stalled: no file
     panicked
-    2026-11-28T17:17:09Z INFO   prod/web  applying
-    2026-11-28T17:17:14Z WARN   dev/api  drift corrected: Service/web/api
+    2026-11-28T17:17:09Z INFO  prod/web  applying
+    the end of a killed process
+    2026-11-28T17:17:14Z WARN  dev/api  drift corrected: Service/web/api
     ");
     let (one, _) = run(&[], script, &["logs", "dev/web", "-o", "json"]).await;
     let lines: Vec<&str> = one.stdout.lines().collect();
@@ -90,7 +92,8 @@ async fn a_cluster_without_a_controller_is_an_error() {
     };
     let (missing, _) = run(&[], none, &["logs", "-n", "x"]).await;
     assert_eq!((missing.code, missing.stdout.as_str()), (1, ""));
-    let start = "error: no pods with label app.kubernetes.io/name=pleach in namespace x of http://";
+    let start =
+        "error: no started pods with label app.kubernetes.io/name=pleach in namespace x of http://";
     assert!(missing.stderr.starts_with(start), "{}", missing.stderr);
     let (closed, _) = run(&[], none, &["logs"]).await;
     assert_eq!(closed.code, 4, "{}", closed.stderr);

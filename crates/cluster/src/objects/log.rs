@@ -106,7 +106,7 @@ impl Cluster {
         let log = Log {
             cluster: self.clone(),
             id,
-            lines: Lines::new(response.into_body()),
+            lines: Lines::of_log(response.into_body()),
             silence,
             follow: part.follow,
         };

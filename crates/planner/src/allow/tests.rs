@@ -17,22 +17,15 @@ fn hint(finding: &Finding) -> String {
 /// Returns a plan of a release that defines `gears.example.org`, with a step on a policy.
 fn gated(gate: &Gate, content: OverlayContent, op: Op) -> Plan {
     let mut plan = copying("a", "b");
-    plan.changes.push(Change {
-        object: ObjectId::new(
+    plan.changes.push(Change::new(
+        ObjectId::new(
             "apiextensions.k8s.io",
             "CustomResourceDefinition",
             None,
             "gears.example.org",
         ),
-        action: Action::Create,
-        stage: None,
-        reason: String::new(),
-        cause: None,
-        require: Vec::new(),
-        digest: None,
-        unverified: None,
-        corrects: Vec::new(),
-    });
+        Action::Create,
+    ));
     let id = OverlayId::of_gate(&gate.name, &gate.id());
     plan.overlays.push(Overlay {
         id: id.clone(),

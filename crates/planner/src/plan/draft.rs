@@ -362,15 +362,10 @@ impl Draft {
     ) -> &mut Change {
         let happens = !matches!(action, Action::Unchanged | Action::Blocked | Action::Skip);
         let change = Change {
-            object: object.clone(),
-            action,
             stage: happens.then_some(stage),
             reason: reason.into(),
-            cause: None,
             require,
-            digest: None,
-            unverified: None,
-            corrects: Vec::new(),
+            ..Change::new(object.clone(), action)
         };
         match self.changes.entry(object.clone()) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {

@@ -200,6 +200,23 @@ pub struct Change {
     pub corrects: Vec<Taken>,
 }
 
+impl Change {
+    /// Creates a change without stage, reason, preconditions and digest.
+    pub fn new(object: ObjectId, action: Action) -> Self {
+        Self {
+            object,
+            action,
+            stage: None,
+            reason: String::new(),
+            cause: None,
+            require: Vec::new(),
+            digest: None,
+            unverified: None,
+            corrects: Vec::new(),
+        }
+    }
+}
+
 /// A field of ours that another field manager wrote.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Taken {

@@ -2,10 +2,10 @@
 
 use similar::{ChangeTag, TextDiff};
 
-use super::{Hunk, Tag};
+use super::{Hunk, Line, Tag};
 
 /// Maximum length of a line to compare by words, in bytes.
-const LONGEST: usize = 1_000;
+const LONGEST: usize = 250;
 /// Minimum similarity of two lines to compare them by words. Below it, a line counts as new.
 const ALIKE: f32 = 0.4;
 
@@ -19,19 +19,20 @@ pub struct Part {
 }
 
 impl Hunk {
-    /// Returns the parts of each line, in the order of the lines. `shown` converts the text of a
-    /// line for the output.
+    /// Returns the parts of the first `limit` lines, in the order of the lines. `shown` converts the
+    /// text of a line for the output.
     ///
     /// Removed lines are compared with the added lines that follow, the first with the first. A
     /// line without such a partner, or with a very different one, is one part without changed
     /// words.
-    pub fn parts(&self, shown: impl Fn(&str) -> String) -> Vec<Vec<Part>> {
-        let texts: Vec<String> = self.lines.iter().map(|line| shown(&line.text)).collect();
+    pub fn parts(&self, limit: usize, shown: impl Fn(&str) -> String) -> Vec<Vec<Part>> {
+        let lines = &self.lines[..self.lines.len().min(limit)];
+        let texts: Vec<String> = lines.iter().map(|line| shown(&line.text)).collect();
         let mut parts: Vec<Vec<Part>> = texts.iter().map(|text| whole(text)).collect();
         let mut start = 0;
-        while start < self.lines.len() {
-            let removed = self.run(start, Tag::Removed);
-            let added = self.run(start + removed, Tag::Added);
+        while start < lines.len() {
+            let removed = run(&lines[start..], Tag::Removed);
+            let added = run(&lines[start + removed..], Tag::Added);
             for pair in 0..removed.min(added) {
                 let (old, new) = (start + pair, start + removed + pair);
                 if let Some([before, after]) = words(&texts[old], &texts[new]) {
@@ -43,12 +44,11 @@ impl Hunk {
         }
         parts
     }
+}
 
-    /// Returns the number of successive lines with a tag.
-    fn run(&self, start: usize, tag: Tag) -> usize {
-        let lines = self.lines[start..].iter();
-        lines.take_while(|line| line.tag == tag).count()
-    }
+/// Returns the number of lines with a tag at the beginning.
+fn run(lines: &[Line], tag: Tag) -> usize {
+    lines.iter().take_while(|line| line.tag == tag).count()
 }
 
 fn whole(text: &str) -> Vec<Part> {
@@ -98,10 +98,20 @@ mod tests {
     use super::super::hunks;
     use super::*;
 
+    #[test]
+    fn only_the_first_lines_are_compared() {
+        let hunk = &hunks("a: 1\nb: 1\n", "a: 2\nb: 2\n", 3)[0];
+        for limit in [0, 1, 3, 4, 5] {
+            assert_eq!(hunk.parts(limit, str::to_owned).len(), limit.min(4));
+        }
+    }
+
     /// Marks changed words with brackets.
     fn marked(old: &str, new: &str) -> Vec<String> {
         let hunks = hunks(old, new, 3);
-        let lines = hunks.iter().flat_map(|hunk| hunk.parts(str::to_owned));
+        let lines = hunks
+            .iter()
+            .flat_map(|hunk| hunk.parts(usize::MAX, str::to_owned));
         let mark = |part: Part| {
             if part.is_changed {
                 format!("[{}]", part.text)

@@ -80,17 +80,8 @@ mod tests {
         ] {
             let plan = |name: &str| {
                 let mut plan = Plan::new(release(name), "v1");
-                plan.changes.push(Change {
-                    object: id.parse().unwrap(),
-                    action: Action::Update,
-                    stage: None,
-                    reason: String::new(),
-                    cause: None,
-                    require: Vec::new(),
-                    digest: None,
-                    unverified: None,
-                    corrects: Vec::new(),
-                });
+                plan.changes
+                    .push(Change::new(id.parse().unwrap(), Action::Update));
                 plan
             };
             assert_eq!(reserved.check(&plan("web")).len(), expected, "{id}");

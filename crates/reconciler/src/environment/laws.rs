@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fastrand::Rng;
 use proptest::prelude::*;
 
 use super::tests::{assignment, hold, moment, release, state};
@@ -14,36 +15,10 @@ use crate::state_changes::Item;
 const EVENTS: usize = 200;
 const NAMES: [&str; 3] = ["api", "db", "web"];
 
-/// Random numbers from a seed (splitmix64). They are faster than a strategy for each event.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Picks an element. Returns `None` if there is none.
-    fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
-        let at = self.next().checked_rem(all.len() as u64)?;
-        all.get(usize::try_from(at).ok()?).cloned()
-    }
-
-    fn name(&mut self) -> String {
-        self.pick(&NAMES).unwrap_or_default().to_owned()
-    }
-}
-
 /// An environment with a random executor, which checks the laws.
 struct World {
     environment: Environment,
-    random: Random,
+    random: Rng,
     now: Moment,
     newest: AssignmentFacts,
     /// The assignment of the round.
@@ -72,7 +47,7 @@ impl World {
         let commands = environment.start(now);
         let mut world = Self {
             environment,
-            random: Random(seed),
+            random: Rng::with_seed(seed),
             now,
             current: newest.clone(),
             newest,
@@ -90,6 +65,12 @@ impl World {
         };
         world.take(commands);
         world
+    }
+
+    /// Returns the name of a random release.
+    fn name(&mut self) -> String {
+        let name = self.random.choice(NAMES);
+        name.unwrap_or_default().to_owned()
     }
 
     fn on(&mut self, event: Event) {
@@ -227,7 +208,7 @@ impl World {
 
     /// Lets a random event happen.
     fn act(&mut self) {
-        match self.random.below(24) {
+        match self.random.u64(..24) {
             0..12 => {
                 if let Some((id, task)) = self.task.clone()
                     && let Some(answer) = self.answer(&task)
@@ -239,7 +220,7 @@ impl World {
             13..16 => self.assign(),
             16..18 => self.look_up(),
             18 => {
-                let name = self.random.name();
+                let name = self.name();
                 self.on(Event::Reconciled(name));
             }
             19 => {
@@ -249,7 +230,7 @@ impl World {
                 }
             }
             20 => {
-                let jump = self.random.pick(&[0, 1, 60, 3600]).unwrap_or_default();
+                let jump = self.random.choice([0, 1, 60, 3600]).unwrap_or_default();
                 self.now.at += Duration::from_secs(jump);
             }
             _ => {
@@ -266,8 +247,8 @@ impl World {
 
     /// Answers an earlier task or lookup again. Nothing changes.
     fn answer_late(&mut self) {
-        let task = self.random.pick(&self.earlier);
-        let lookup = self.random.pick(&self.ended_lookups);
+        let task = self.random.choice(&self.earlier).copied();
+        let lookup = self.random.choice(&self.ended_lookups).copied();
         let is_pending = |id: &TaskId| self.environment.found.iter().any(|(known, _)| known == id);
         let lookup = lookup.filter(|id| !is_pending(id));
         let before = format!("{:?}", self.environment);
@@ -288,9 +269,9 @@ impl World {
             reason: reason.to_owned(),
             message: "why".to_owned(),
         };
-        self.commits += u64::from(self.random.below(4) > 0);
+        self.commits += u64::from(self.random.u64(..4) > 0);
         let commit = format!("c{}", self.commits);
-        let commit = match self.random.below(8) {
+        let commit = match self.random.u64(..8) {
             0 => reason("Contested"),
             1 => Commit::Untrusted {
                 commit,
@@ -301,7 +282,7 @@ impl World {
         };
         self.newest = AssignmentFacts {
             commit,
-            unreachable: (self.random.below(4) == 0).then(|| "no route".to_owned()),
+            unreachable: (self.random.u64(..4) == 0).then(|| "no route".to_owned()),
             ..assignment("")
         };
         self.on(Event::Assigned(Box::new(self.newest.clone())));
@@ -312,7 +293,7 @@ impl World {
             return;
         };
         self.ended_lookups.push(id);
-        let found = match self.random.below(4) {
+        let found = match self.random.u64(..4) {
             0 => LookedUp::Failed,
             1 => LookedUp::Nothing,
             _ => {
@@ -331,7 +312,7 @@ impl World {
     fn state(&mut self, id: StateId, commit: &str) -> StateFacts {
         let (mut sound, mut stalled) = (Vec::new(), Vec::new());
         for name in NAMES {
-            match self.random.below(4) {
+            match self.random.u64(..4) {
                 0 => stalled.push(name),
                 1 => {}
                 _ => sound.push(name),
@@ -339,15 +320,15 @@ impl World {
         }
         let mut state = state(id, commit, &sound, &stalled);
         for release in &mut state.releases {
-            release.depends_on = [self.random.name()].into();
+            release.depends_on = [self.name()].into();
         }
         state
     }
 
     fn answer(&mut self, task: &Task) -> Option<Answer> {
-        let is_good = self.random.below(5) < 4;
+        let is_good = self.random.u64(..5) < 4;
         Some(match task {
-            Task::Load { commit, .. } => Answer::Loaded(match self.random.below(10) {
+            Task::Load { commit, .. } => Answer::Loaded(match self.random.u64(..10) {
                 0 => Load::Unchanged,
                 1 => Load::Invalid(hold("Bad")),
                 2 => Load::Invalid(hold(ENVIRONMENT_MISSING)),
@@ -374,7 +355,7 @@ impl World {
                 }
             }),
             Task::ReadRecords { .. } => {
-                let recorded = NAMES.iter().filter(|_| self.random.below(2) == 0);
+                let recorded = NAMES.iter().filter(|_| self.random.u64(..2) == 0);
                 let recorded = recorded.map(|name| RecordedCommit {
                     release: (*name).to_owned(),
                     commit: "past".to_owned(),
@@ -383,7 +364,7 @@ impl World {
                 Answer::Records(is_good.then_some(recorded))
             }
             Task::Connect { .. } => Answer::Connected(if is_good {
-                Ok(ConnectionId(self.random.below(2)))
+                Ok(ConnectionId(self.random.u64(..2)))
             } else {
                 Err("no route".to_owned())
             }),
@@ -399,9 +380,9 @@ impl World {
             Task::CheckKubeconfig => Answer::KubeconfigChecked(!is_good),
             Task::Wait if is_good => return None,
             Task::Wait => Answer::RecordsChanged(vec![RecordChange {
-                release: self.random.name(),
-                affects_dependents: self.random.below(2) == 0,
-                is_requested: self.random.below(2) == 0,
+                release: self.name(),
+                affects_dependents: self.random.u64(..2) == 0,
+                is_requested: self.random.u64(..2) == 0,
                 fetch: None,
             }]),
         })

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use pleach_formats::sync::SyncPolicy;
 use pleach_model::object::ObjectId;
 use pleach_state::inventory::{SyncRequest, UserRequests};
@@ -17,18 +18,6 @@ use crate::outcome::ReconcileOutcome;
 
 /// Number of events of a case.
 const EVENTS: usize = 200;
-
-/// Random numbers from a seed (splitmix64). They are faster than a strategy for each event.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
 
 /// A release with a random executor, which checks the laws.
 struct World {
@@ -160,8 +149,8 @@ impl World {
     }
 
     /// Lets a random event happen.
-    fn act(&mut self, random: &mut Random) {
-        let number = random.next();
+    fn act(&mut self, random: &mut Rng) {
+        let number = random.u64(..);
         match number % 24 {
             0..12 => {
                 if let Some((id, task)) = self.task.clone() {
@@ -173,7 +162,7 @@ impl World {
             12 => {
                 let answers = [Answer::Ready, Answer::Planned(Ok(None)), Answer::Panicked];
                 if let Some(id) = pick(&self.earlier, number / 24).copied() {
-                    let answer = pick(&answers, random.next()).cloned();
+                    let answer = pick(&answers, random.u64(..)).cloned();
                     self.on(Event::Answer(id, answer.unwrap_or(Answer::Ready)));
                 }
             }
@@ -403,7 +392,7 @@ proptest! {
         events in EVENTS / 2..EVENTS * 3 / 2,
         end in 0..3,
     ) {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut world = World::new();
         for _ in 0..events {
             world.act(&mut random);

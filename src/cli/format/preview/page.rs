@@ -181,7 +181,7 @@ fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
         }
         let header = clipped(&plain(&hunk.header()), LINE);
         lines.push(context! { class => "place", parts => [context! { text => header }] });
-        let parts = hunk.parts(|text| clipped(&plain(text), LINE));
+        let parts = hunk.parts(shown - lines.len(), |text| clipped(&plain(text), LINE));
         for (line, parts) in hunk.lines.iter().zip(parts) {
             if lines.len() >= shown {
                 break;

@@ -368,35 +368,14 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use jiff::Timestamp;
-    use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
     use pleach_planner::observe::ClusterId;
     use rstest::rstest;
     use serde_json::json;
 
-    use super::super::tests::emptied;
+    use super::super::tests::{emptied, serving_config_maps};
     use super::super::{Paths, Silence};
     use super::*;
     use crate::sync::serving::serving;
-
-    fn serving_config_maps() -> Discovery {
-        let maps = Resource {
-            kind: "ConfigMap".to_owned(),
-            plural: "configmaps".to_owned(),
-            namespaced: true,
-            verbs: BTreeSet::from(["list".to_owned()]),
-        };
-        let version = ServedVersion {
-            version: "v1".to_owned(),
-            freshness: Freshness::Current,
-            resources: vec![maps],
-        };
-        let group = ServedGroup {
-            versions: vec![version],
-        };
-        let mut discovery = Discovery::default();
-        discovery.groups_mut().insert(String::new(), group);
-        discovery
-    }
 
     #[tokio::test]
     async fn early_lists_are_repeated_only_for_further_namespaces() {

@@ -91,8 +91,8 @@ async fn leaving_objects_are_read_in_parallel() {
     assert_eq!(observed.full.len(), 2 * CONCURRENCY);
 }
 
-/// Builds an observation of a cluster that serves ConfigMaps, with namespace `web`.
-fn observed() -> Observed {
+/// Returns the discovery of a cluster that serves only ConfigMaps.
+pub(super) fn serving_config_maps() -> Discovery {
     let maps = Resource {
         kind: "ConfigMap".to_owned(),
         plural: "configmaps".to_owned(),
@@ -109,9 +109,14 @@ fn observed() -> Observed {
     };
     let mut discovery = Discovery::default();
     discovery.groups_mut().insert(String::new(), group);
+    discovery
+}
+
+/// Builds an observation of a cluster that serves ConfigMaps, with namespace `web`.
+fn observed() -> Observed {
     let cluster = ClusterId("cluster".to_owned());
     let (version, at) = ("v1.36.0".to_owned(), Timestamp::UNIX_EPOCH);
-    let mut observed = Observed::of(cluster, version, discovery, at);
+    let mut observed = Observed::of(cluster, version, serving_config_maps(), at);
     let namespace = ObjectId::new("", "Namespace", None, "web");
     observed.meta.insert(namespace, LiveMeta::default());
     observed

@@ -20,17 +20,7 @@ fn plan(actions: &[Action]) -> Plan {
     let object = ObjectId::new("", "ConfigMap", Some("web"), "a");
     let changes: Vec<Change> = actions
         .iter()
-        .map(|action| Change {
-            object: object.clone(),
-            action: *action,
-            stage: None,
-            reason: String::new(),
-            cause: None,
-            require: Vec::new(),
-            digest: None,
-            unverified: None,
-            corrects: Vec::new(),
-        })
+        .map(|action| Change::new(object.clone(), *action))
         .collect();
     let acting = actions
         .iter()

@@ -116,14 +116,9 @@ fn unchanged(
     live: &LiveMeta,
 ) -> Change {
     Change {
-        object: id.clone(),
-        action: Action::Unchanged,
-        stage: None,
         reason: "in sync".to_owned(),
-        cause: None,
         require: as_seen(stage, live),
         digest: digest.copied(),
-        unverified: None,
-        corrects: Vec::new(),
+        ..Change::new(id.clone(), Action::Unchanged)
     }
 }
