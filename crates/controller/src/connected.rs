@@ -31,14 +31,14 @@ pub(super) struct Connected {
     /// The members of all releases on this cluster.
     pub(super) members: Option<Members>,
     /// Watch of the user requests.
-    orders: Option<(Store, Releases)>,
+    requests: Option<(Store, Releases)>,
     known: BTreeMap<ReleaseName, Known>,
 }
 
 /// Last received state of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
-    orders: UserRequests,
+    requests: UserRequests,
     /// State that dependent releases wait for: readiness and commit.
     standing: Option<(bool, Option<String>)>,
 }
@@ -63,13 +63,13 @@ impl Connected {
             kubeconfig,
             cluster,
             members,
-            orders: None,
+            requests: None,
             known: BTreeMap::new(),
         })
     }
 
     /// Returns whether the kubeconfig changed since the connection was made.
-    pub(super) async fn is_other_kubeconfig(&self, environment: &str) -> bool {
+    pub(super) async fn is_kubeconfig_changed(&self, environment: &str) -> bool {
         let Some(known) = self.kubeconfig else {
             return false;
         };
@@ -87,56 +87,58 @@ impl Connected {
     }
 
     /// Starts watching the user requests on the releases.
-    pub(super) fn follow_orders(&mut self, store: &Store) {
+    pub(super) fn watch_requests(&mut self, store: &Store) {
         let is_followed = |(known, _): &(Store, Releases)| known == store;
-        if !self.orders.as_ref().is_some_and(is_followed) {
+        if !self.requests.as_ref().is_some_and(is_followed) {
             let search = Search::In(store.clone());
-            let orders = state::follow_changes(&self.cluster, &search).boxed();
-            self.orders = Some((store.clone(), orders));
+            let requests = state::follow_changes(&self.cluster, &search).boxed();
+            self.requests = Some((store.clone(), requests));
             self.known.clear();
         }
     }
 
     /// Returns the location of the records, as far as it is known.
     pub(super) fn search(&self) -> Search {
-        let known = self.orders.as_ref();
+        let known = self.requests.as_ref();
         known.map_or(Search::Everywhere, |(store, _)| Search::In(store.clone()))
     }
 
     /// Waits for the next changes. Never returns without an active watch.
-    pub(super) async fn said(&mut self) -> Vec<ReleaseSummary> {
-        while let Some((_, orders)) = &mut self.orders {
-            match orders.next().await {
+    pub(super) async fn changed_releases(&mut self) -> Vec<ReleaseSummary> {
+        while let Some((_, requests)) = &mut self.requests {
+            match requests.next().await {
                 Some(Ok(releases)) => return releases,
                 // The watch restarts by itself, and each reconcile reads its own record too.
                 Some(Err(error)) => tracing::debug!(
                     error = %words(&error),
                     "the watch of user requests failed"
                 ),
-                None => self.orders = None,
+                None => self.requests = None,
             }
         }
         std::future::pending().await
     }
 
     /// Records the state of a release, and returns the changes.
-    pub(super) fn hear(&mut self, release: ReleaseSummary) -> RecordChange {
+    pub(super) fn record_change(&mut self, release: ReleaseSummary) -> RecordChange {
         let name = release.name.release.clone();
         let standing = release.record.ok().map(|record| {
             let installed = record.installed.map(|installed| installed.revision);
             (record.ready && record.applying.is_none(), installed)
         });
-        let orders = release.user_requests;
+        let requests = release.user_requests;
         let now = Known {
-            orders: orders.clone(),
+            requests: requests.clone(),
             standing: standing.clone(),
         };
         let known = self.known.insert(release.name, now);
         let affects_dependents = known.as_ref().map(|known| &known.standing) != Some(&standing);
         // A new release can already have pending requests.
-        let known = known.map(|known| known.orders).unwrap_or_default();
-        let is_other = known.suspend != orders.suspend || known.approved != orders.approved;
-        let fetch = orders.sync.filter(|sync| known.sync.as_ref() != Some(sync));
+        let known = known.map(|known| known.requests).unwrap_or_default();
+        let is_other = known.suspend != requests.suspend || known.approved != requests.approved;
+        let fetch = requests
+            .sync
+            .filter(|sync| known.sync.as_ref() != Some(sync));
         RecordChange {
             release: name,
             affects_dependents,

@@ -200,6 +200,10 @@ impl EnvironmentTask {
                 biased;
                 received = self.inbox.receive() => match received {
                     Received::LookedUp(id, found) => {
+                        // It comes too late.
+                        if !self.machine.awaits_lookup(id) {
+                            continue;
+                        }
                         let state = self.machine.new_state();
                         Event::LookedUp(id, self.states.found(state, found))
                     }

@@ -113,7 +113,7 @@ struct Round {
     /// Whether all records that were needed could be read.
     are_records_read: bool,
     /// Whether no task of a release was left when it started to report.
-    is_alone: bool,
+    are_tasks_ended: bool,
 }
 
 /// Wait for the next round.
@@ -161,7 +161,7 @@ impl Environment {
     /// Starts the first round.
     pub fn start(&mut self, now: Moment) -> Vec<Command> {
         self.begin(now);
-        self.wake(now);
+        self.start_due_round(now);
         std::mem::take(&mut self.commands)
     }
 
@@ -184,7 +184,7 @@ impl Environment {
             // It comes too late.
             Event::LookedUp(..) | Event::Answer(..) => {}
         }
-        self.wake(now);
+        self.start_due_round(now);
         std::mem::take(&mut self.commands)
     }
 
@@ -240,13 +240,13 @@ impl Environment {
             started: now.at,
             is_loaded: true,
             are_records_read: true,
-            is_alone: false,
+            are_tasks_ended: false,
         };
         self.load(round, now);
     }
 
     /// Starts the next round if something happened that the last one did not see.
-    fn wake(&mut self, now: Moment) {
+    fn start_due_round(&mut self, now: Moment) {
         while matches!(self.phase, Phase::Waiting(_) | Phase::CheckingKubeconfig(_)) {
             for (id, found) in std::mem::take(&mut self.found) {
                 self.on_found(id, found);
@@ -321,7 +321,7 @@ impl Environment {
                 self.commands
                     .push(Command::Answered(round.assignment.answered));
             }
-            if is_over && is_complete && round.is_alone {
+            if is_over && is_complete && round.are_tasks_ended {
                 return self.end();
             }
             if is_over {

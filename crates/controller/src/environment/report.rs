@@ -21,6 +21,7 @@ impl Executor {
         let names = self.reported.iter();
         Reported {
             written: names.map(|release| release.name.release.clone()).collect(),
+            connection: self.connected.as_ref().map(|_| self.connection),
             error,
         }
     }

@@ -37,7 +37,7 @@ use pleach_engine::{
 };
 
 /// Desired states by number.
-pub(super) type Known = BTreeMap<StateId, Arc<Loaded>>;
+pub(super) type LoadedStates = BTreeMap<StateId, Arc<Loaded>>;
 
 /// Means and data of the tasks.
 pub(super) struct Executor {
@@ -53,7 +53,7 @@ pub(super) struct Executor {
     /// Sender of history lookups, for the release tasks too.
     pub(super) queries: mpsc::UnboundedSender<Question>,
     pub(super) connected: Option<Connected>,
-    connection: ConnectionId,
+    pub(super) connection: ConnectionId,
     /// Inputs of the last load that reported them.
     inputs: Option<(TaskId, Inputs)>,
     /// Records that the last reports were written to.
@@ -89,7 +89,12 @@ impl Executor {
     }
 
     /// Executes a task, and returns its result.
-    pub(super) async fn perform(&mut self, id: TaskId, task: Task, states: Known) -> TaskResult {
+    pub(super) async fn perform(
+        &mut self,
+        id: TaskId,
+        task: Task,
+        states: LoadedStates,
+    ) -> TaskResult {
         let loaded = |state: Option<StateId>| state.and_then(|id| states.get(&id));
         TaskResult::Answer(match task {
             Task::Load {
@@ -128,11 +133,15 @@ impl Executor {
             Task::CheckKubeconfig => {
                 let environment = &self.key.environment;
                 Answer::KubeconfigChecked(match &self.connected {
-                    Some(connected) => connected.is_other_kubeconfig(environment).await,
+                    Some(connected) => connected.is_kubeconfig_changed(environment).await,
                     None => false,
                 })
             }
-            Task::Wait => Answer::RecordsChanged(self.changes().await),
+            Task::Wait => {
+                // The notifications about them are sent.
+                self.reported = Vec::new();
+                Answer::RecordsChanged(self.changes().await)
+            }
         })
     }
 
@@ -233,7 +242,7 @@ impl Executor {
         }
         self.attempt.record().await;
         if let Some(connected) = &mut self.connected {
-            connected.follow_orders(&loaded.environment.store);
+            connected.watch_requests(&loaded.environment.store);
         }
         Ok(self.connection)
     }
@@ -275,9 +284,11 @@ impl Executor {
             return std::future::pending().await;
         };
         loop {
-            let releases = connected.said().await.into_iter();
+            let releases = connected.changed_releases().await.into_iter();
             let own = releases.filter(|release| release.name.environment == self.key.environment);
-            let changes: Vec<_> = own.map(|release| connected.hear(release)).collect();
+            let changes: Vec<_> = own
+                .map(|release| connected.record_change(release))
+                .collect();
             if !changes.is_empty() {
                 return changes;
             }
@@ -358,7 +369,7 @@ impl Executor {
 fn find<'a>(
     previous: Option<&PreviousState>,
     name: &str,
-    states: &'a Known,
+    states: &'a LoadedStates,
 ) -> PreviousRelease<'a> {
     match previous {
         None => PreviousRelease::Unknown,

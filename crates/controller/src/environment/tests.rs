@@ -177,6 +177,7 @@ impl Bench {
                 Task::Report { reports, .. } => {
                     hold = reports.into_iter().find_map(|report| report.hold);
                     Answer::Reported(Reported {
+                        connection: None,
                         written: Vec::new(),
                         error: Some(unreachable()),
                     })

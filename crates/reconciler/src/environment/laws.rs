@@ -369,6 +369,7 @@ impl World {
                 Err("no route".to_owned())
             }),
             Task::Report { .. } => Answer::Reported(Reported {
+                connection: None,
                 written: vec!["db".to_owned()],
                 error: (!is_good).then(|| "no route".to_owned()),
             }),
@@ -406,6 +407,7 @@ impl World {
             Task::ReadRecords { .. } => Answer::Records(Some(Vec::new())),
             Task::Connect { .. } => Answer::Connected(Ok(ConnectionId(5))),
             Task::Report { .. } => Answer::Reported(Reported {
+                connection: None,
                 written: Vec::new(),
                 error: None,
             }),

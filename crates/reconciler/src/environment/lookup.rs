@@ -70,7 +70,7 @@ impl Environment {
             false
         };
         if !is_needed || !round.assignment.has_branch {
-            return self.settle(round, now);
+            return self.connect(round, now);
         }
         let state = self.state.as_ref().map(|state| state.id);
         self.run(Task::ReadRecords { state });
@@ -102,7 +102,7 @@ impl Environment {
             }
             (Some(records), Some(_)) => self.look_up_releases(records),
         }
-        self.settle(round, now);
+        self.connect(round, now);
     }
 
     fn look_up_releases(&mut self, records: Vec<RecordedCommit>) {

@@ -184,6 +184,8 @@ pub struct Report {
 pub struct Reported {
     /// Releases whose records were written.
     pub written: Vec<String>,
+    /// The connection that was used. `None` if it could not be made.
+    pub connection: Option<ConnectionId>,
     /// The error that ended the reports early.
     pub error: Option<String>,
 }

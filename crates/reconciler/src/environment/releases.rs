@@ -15,15 +15,15 @@ use crate::state_changes::Told;
 /// A release with a running task.
 #[derive(Debug)]
 pub(super) struct Running {
-    desired: Desired,
+    pub(super) desired: Desired,
     /// Releases that it depends on.
     depends_on: BTreeSet<String>,
 }
 
 impl Environment {
     /// Connects to the cluster of the present state, if it can be synced. Otherwise reports.
-    pub(super) fn settle(&mut self, mut round: Round, now: Moment) {
-        round.is_alone = self.tasks == 0;
+    pub(super) fn connect(&mut self, mut round: Round, now: Moment) {
+        round.are_tasks_ended = self.tasks == 0;
         let Some(state) = &self.state else {
             self.leave();
             return self.report_all(round, now);

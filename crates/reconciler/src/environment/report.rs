@@ -78,7 +78,14 @@ impl Environment {
         reported: Reported,
         now: Moment,
     ) {
-        let Reported { written, error } = reported;
+        let Reported {
+            written,
+            connection,
+            error,
+        } = reported;
+        // The report reconnected, so the releases need the new connection.
+        let mut running = self.releases.values();
+        self.is_due |= connection.is_some_and(|id| running.any(|one| one.desired.connection != id));
         let mut notifications = Vec::new();
         for release in written {
             let report = reports.iter().find(|report| report.is_about(&release));

@@ -76,6 +76,7 @@ fn recorded(releases: &[(&str, &str)]) -> Answer {
 
 fn no_reports() -> Answer {
     Answer::Reported(Reported {
+        connection: None,
         written: Vec::new(),
         error: None,
     })

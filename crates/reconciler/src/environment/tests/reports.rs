@@ -7,6 +7,7 @@ use super::*;
 fn written(releases: &[&str], error: Option<&str>) -> Answer {
     let written = releases.iter().map(|name| (*name).to_owned());
     Answer::Reported(Reported {
+        connection: None,
         written: written.collect(),
         error: error.map(str::to_owned),
     })
@@ -149,5 +150,19 @@ fn a_stopped_environment_ends_at_once() {
         assert_eq!(bench.environment.wake_at(), None);
         bench.assign(assignment("c2"));
         assert_eq!(bench.commands(), []);
+    }
+}
+
+#[test]
+fn a_connection_that_a_report_renewed_is_handed_to_the_releases() {
+    for (connection, is_new_round) in [(None, false), (Some(1), false), (Some(2), true)] {
+        let mut bench = stalled();
+        assert!(matches!(bench.task(), Task::Report { .. }));
+        bench.answer(Answer::Reported(Reported {
+            connection: connection.map(ConnectionId),
+            written: Vec::new(),
+            error: None,
+        }));
+        assert_eq!(!bench.is_waiting(), is_new_round, "{connection:?}");
     }
 }
