@@ -173,7 +173,7 @@ mod tests {
         };
         assert_eq!(
             line(&change(&["image"], image("1.0"), image("1.1"))),
-            r#"image: …-service:1.0" -> …-service:1.1""#
+            r#"image: …service:1.0" -> …service:1.1""#
         );
     }
 }

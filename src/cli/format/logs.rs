@@ -51,7 +51,7 @@ impl LogLine {
             Some((time, _)) => format!("{time}Z"),
             None => time,
         };
-        one_line(&as_text(self.fields, &time, &level))
+        as_text(self.fields, &time, &level)
     }
 }
 

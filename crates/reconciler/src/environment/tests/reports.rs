@@ -13,7 +13,7 @@ fn written(releases: &[&str], error: Option<&str>) -> Answer {
     })
 }
 
-/// An environment whose release db is stalled without a previous state, before its report.
+/// An environment whose release db is stalled without a previous state, after its report.
 fn stalled() -> Bench {
     let mut bench = Bench::new();
     for _ in 0..2 {
@@ -157,6 +157,9 @@ fn a_stopped_environment_ends_at_once() {
 fn a_connection_that_a_report_renewed_is_handed_to_the_releases() {
     for (connection, is_new_round) in [(None, false), (Some(1), false), (Some(2), true)] {
         let mut bench = stalled();
+        bench.environment.reported = None;
+        bench.assign(assignment("c1"));
+        bench.answer(Answer::Connected(Ok(ConnectionId(1))));
         assert!(matches!(bench.task(), Task::Report { .. }));
         bench.answer(Answer::Reported(Reported {
             connection: connection.map(ConnectionId),
