@@ -91,6 +91,40 @@ fn a_condition_of_the_former_spec_is_waited_out() {
 }
 
 #[test]
+fn a_status_is_waited_for_a_while() {
+    let group = "silent.example.org";
+    let definition = gears(group).replace("schema: ", "subresources: {status: {}}, schema: ");
+    let gear = format!("{}spec: {{teeth: 1}}\n", gear(group));
+    let fleet = fleet("silent", "", &[definition, gear]);
+    // The timeout is shorter than the grace period for the first status.
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("not ready after 4 s: its controller has written no status yet");
+    // An unchanged object is not waited for.
+    let unchanged = fleet.applied();
+    assert!(
+        unchanged.took < Duration::from_secs(4),
+        "{}",
+        unchanged.shown()
+    );
+    // A status that is written during the wait ends it.
+    fleet.edit("manifests/web/web.yaml", "teeth: 1", "teeth: 2");
+    fleet.commit();
+    let written = std::thread::scope(|scope| {
+        let apply = scope.spawn(|| fleet.applied());
+        let teeth = ["-n", "silent", "wait", "--for=jsonpath={.spec.teeth}=2"];
+        let gear = format!("gears.{group}/first");
+        kubectl::admin(&[&teeth[..], &[&gear, "--timeout=30s"]].concat());
+        let status = r#"--patch={"status":{"observedGeneration":2}}"#;
+        let patch = ["-n", "silent", "patch", &gear, "--subresource=status"];
+        kubectl::admin(&[&patch[..], &["--type=merge", status]].concat());
+        apply.join().unwrap()
+    });
+    assert!(written.took < Duration::from_secs(4), "{}", written.shown());
+}
+
+#[test]
 fn what_is_ready_has_to_stay_so() {
     let rules = "readiness: [{kind: Deployment, stableFor: 2s}]\n";
     let fleet = fleet("stable", rules, &[deployment("app")]);
