@@ -19,7 +19,7 @@ check-tools: ## Name the packages that are missing on this machine for `make tes
 tools-%:
 	@controlplane/check-tools.sh $*
 
-controlplane: tools-controlplane ## Build etcd, the Kubernetes programs and kwok into the cache
+controlplane: tools-controlplane ## Download or build etcd, the Kubernetes programs and kwok into the cache
 	@controlplane/build.sh
 
 build: tools-build ## Build the pleach program

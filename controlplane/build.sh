@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds the programs of the throw-away control plane into the user's cache:
+# Downloads or builds the programs of the throw-away control plane into the
+# user's cache:
 #
 #   ${XDG_CACHE_HOME:-~/.cache}/pleach/controlplane/VERSION/
 #
-# Does only what is missing. Every file appears whole or not at all, and of
+# Programs are downloaded if controlplane/checksums pins them, unless
+# CONTROLPLANE_BUILD is set. Does only what is missing. Every file appears whole or not at all, and of
 # several builds at the same time one works while the others wait.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -37,8 +39,13 @@ new=$cache/.new-$$
 trap 'rm -rf -- "$new"' EXIT
 mkdir "$new"
 
+is_pinned() { # PROGRAM
+  [[ -s $target/$1.sha256 ]] &&
+    grep --quiet "^$(<"$target/$1.sha256") $1 " checksums
+}
 has() { # PROGRAM MODULE
-  [[ -x $target/$1 ]] &&
+  [[ -x $target/$1 ]] || return
+  is_pinned "$1" ||
     go version -m "$target/$1" | grep --fixed-strings "$2"$'\t'"$(version_of "$2")" >/dev/null
 }
 is_complete() {
@@ -49,7 +56,34 @@ is_complete() {
   has etcd go.etcd.io/etcd/server/v3 && has kwok sigs.k8s.io/kwok
 }
 
+# Moves programs into the cache.
+install() {
+  if [[ -d $target ]]; then # incomplete or of other versions
+    rm -f -- "$target"/*.sha256
+    mv -- "$new/bin"/* "$target/"
+  else
+    mv -- "$new/bin" "$target"
+  fi
+}
+
+if ! is_complete && [[ -z ${CONTROLPLANE_BUILD:-} ]]; then
+  status=0
+  ./download.sh "$new/bin" 9>&- || status=$?
+  case $status in
+    0)
+      install
+      echo "downloaded Kubernetes $kubernetes, etcd and kwok into $target"
+      ;;
+    2) rm -rf -- "$new/bin" ;;
+    *) exit 1 ;;
+  esac
+fi
+
 if ! is_complete; then
+  command -v go >/dev/null || {
+    echo "controlplane: the programs cannot be downloaded, and Go is not there to build them" >&2
+    exit 1
+  }
   echo "building Kubernetes $kubernetes, etcd and kwok into $target; this takes some minutes"
   flags="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
   flags+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
@@ -62,21 +96,25 @@ if ! is_complete; then
     go.etcd.io/etcd/server/v3 \
     sigs.k8s.io/kwok/cmd/kwok 9>&-
   mv -- "$new/bin/server" "$new/bin/etcd"
-  if [[ -d $target ]]; then # incomplete or of other versions
-    mv -- "$new/bin"/* "$target/"
-  else
-    mv -- "$new/bin" "$target"
-  fi
+  install
 fi
 
 # kwok has no stages of its own: nodes and pods do nothing without these.
-kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
-if [[ -z $kwok ]]; then # programs from the cache, but no module yet
-  go mod download sigs.k8s.io/kwok
+stages=()
+if is_pinned stage-fast.yaml; then
+  stages=("$target/stage-fast.yaml")
+else
   kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
+  if [[ -z $kwok ]]; then # programs from the cache, but no module yet
+    go mod download sigs.k8s.io/kwok
+    kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
+  fi
+  for stage in node/fast/node-initialize node/heartbeat/node-heartbeat pod/fast/pod-{ready,complete,delete}; do
+    stages+=("$kwok/kustomize/stage/$stage.yaml")
+  done
 fi
-for stage in node/fast/node-initialize node/heartbeat/node-heartbeat pod/fast/pod-{ready,complete,delete}; do
-  cat "$kwok/kustomize/stage/$stage.yaml"
+for stage in "${stages[@]}"; do
+  cat "$stage"
   echo "---"
 done >"$new/kwok-stages.yaml"
 cat stages/pod-crash.yaml >>"$new/kwok-stages.yaml"

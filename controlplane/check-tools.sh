@@ -64,8 +64,15 @@ if [[ $target != controlplane ]]; then
   need git git
   need cc gcc
 fi
+# Whether controlplane/build.sh builds instead of downloading.
+is_built() {
+  [[ -n ${CONTROLPLANE_BUILD:-} ]] || ! has curl ||
+    ! grep --quiet "/$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v/ { print $2; exit }' go.mod)/" checksums
+}
 case $target in build | check) ;; *)
-  need_go
+  if [[ $target == dist ]] || is_built; then
+    need_go
+  fi
   need flock util-linux
   ;;
 esac

@@ -13,6 +13,7 @@ mod bundle;
 mod cli;
 mod cluster;
 mod commit;
+mod controlplane;
 mod docs;
 mod forge;
 mod git;
