@@ -235,6 +235,14 @@ fn another_installation_is_refused() {
             },
             "installs in namespace pleach",
         ),
+        (
+            "certificates",
+            Wish {
+                has_ca: !wish.has_ca,
+                ..wish.clone()
+            },
+            "--ca-file",
+        ),
     ] {
         let errors = changes(&there, &EMBEDDED, &wish).unwrap_err();
         assert_eq!(errors.len(), 1, "{what}: {errors:?}");
