@@ -91,8 +91,8 @@ dist: tools-dist ## Build the artifacts of a release into dist/, from a clean co
 	@[[ -z "$${COSIGN_KEY:-}" ]] || export COSIGN_KEY=$$(realpath -- "$$COSIGN_KEY"); \
 	$(MAKE) --no-print-directory --directory dist
 
-deny: tools-build ## Check licenses, banned crates and sources of dependencies
-	@$(MAKE) --no-print-directory --directory dist deny
+deny: tools-build ## Check licenses, banned crates and sources of dependencies; ADVISORIES=1 also fetches and checks advisories
+	@$(MAKE) --no-print-directory --directory dist deny ADVISORIES="$(ADVISORIES)"
 
 clean: ## Remove what cargo built; the control plane's cache stays
 	cargo clean

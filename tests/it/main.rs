@@ -14,6 +14,7 @@ mod cli;
 mod cluster;
 mod commit;
 mod controlplane;
+mod dependencies;
 mod docs;
 mod forge;
 mod git;
