@@ -349,7 +349,7 @@ fn every_metric() -> String {
             cluster: None,
             revision: text("a"),
             releases: vec![text("web")],
-            held: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             took,
         },
         ControllerEvent::Previewed {
@@ -393,11 +393,11 @@ fn every_metric() -> String {
             release,
             cluster: None,
             revision: text("a"),
-            end: ReconcileOutcome::Deployed,
+            outcome: ReconcileOutcome::Deployed,
             message: text(""),
             is_correction: false,
-            about: String::new(),
-            kept: None,
+            public_message: String::new(),
+            retained: None,
             took,
         },
     ] {

@@ -149,11 +149,11 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         release: release(),
         cluster: None,
         revision: "0123abc".to_owned(),
-        end: ReconcileOutcome::Failed,
+        outcome: ReconcileOutcome::Failed,
         message: "Deployment/web: no".to_owned(),
         is_correction: false,
-        about: String::new(),
-        kept: None,
+        public_message: String::new(),
+        retained: None,
         took: Duration::from_secs(5),
     });
     traces.hear(&ControllerEvent::SourceUnreachable {

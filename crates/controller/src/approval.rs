@@ -84,7 +84,7 @@ async fn was_merged_knowingly(
         let comments = forge.find_comments(pull.number, account, MARKER).await?;
         let says_so = comments
             .iter()
-            .filter(|comment| was_there(comment, &pull))
+            .filter(|comment| is_applied(comment, &pull))
             .filter_map(|comment| stated(&comment.body))
             .any(|stated| {
                 stated.head == pull.head && stated.effects.get(&release) == Some(&effects)
@@ -98,7 +98,7 @@ async fn was_merged_knowingly(
 
 /// Returns whether a comment had its present text before the merge. A change in the same second
 /// does not count, nor does a comment or merge without a time.
-fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
+fn is_applied(comment: &Comment, pull: &PullRequest) -> bool {
     match (comment.changed_at, pull.merged_at) {
         (Some(changed), Some(merged)) => changed < merged,
         _ => false,
@@ -129,7 +129,7 @@ pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
     let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
     Some(Reasons {
         message: format!("{waits}{approved}; {how}"),
-        about: format!("{waits}; {how}"),
+        public_message: format!("{waits}; {how}"),
     })
 }
 
@@ -166,10 +166,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_public_does_not_read_why_a_forge_did_not_answer() {
+    fn the_public_message_has_no_error_of_the_forge() {
         let missing = Reasons {
             message: "waits for approval of e".to_owned(),
-            about: "waits for approval of e".to_owned(),
+            public_message: "waits for approval of e".to_owned(),
         };
         let error = ForgeError::Refused {
             what: "find pull requests",
@@ -177,7 +177,7 @@ mod tests {
             message: "no route to 10.0.0.7".to_owned(),
         };
         let looked = unapproved(&unanswered(missing, &error));
-        assert_eq!(looked.about, "waits for approval of e");
+        assert_eq!(looked.public_message, "waits for approval of e");
         assert!(looked.message.contains("10.0.0.7"), "{}", looked.message);
         assert_eq!(looked.condition.unwrap().message, looked.message);
     }
@@ -188,7 +188,7 @@ mod tests {
     #[case::after(Some("2026-11-02T09:14:04Z"), Some("2026-11-02T09:14:03Z"), false)]
     #[case::merged_at_an_unknown_time(Some("2026-11-02T09:14:02Z"), None, false)]
     #[case::written_at_an_unknown_time(None, Some("2026-11-02T09:14:03Z"), false)]
-    fn a_comment_counts_that_was_there_at_the_merge(
+    fn a_comment_counts_if_it_predates_the_merge(
         #[case] changed: Option<&str>,
         #[case] merged: Option<&str>,
         #[case] expected: bool,
@@ -213,6 +213,6 @@ mod tests {
             merged_as: vec!["abc".to_owned()],
             merged_at: at(merged),
         };
-        assert_eq!(was_there(&comment, &pull), expected);
+        assert_eq!(is_applied(&comment, &pull), expected);
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Assigned {
     /// Source policy: the cluster and the restrictions.
     pub(super) grant: Arc<SourcePolicy>,
     /// Branch and repository, as text.
-    pub(super) by: String,
+    pub(super) origin: String,
     /// The commit, or the reason why there is none.
     pub(super) what: Assignment,
     /// Error if the repository is unreachable now.
@@ -26,7 +26,7 @@ pub(super) struct Assigned {
     /// Sequence number of the latest fetch request that this answers.
     pub(super) answered: u64,
     /// Whether git no longer contains the environment. Its task ends once that is reported.
-    pub(super) is_over: bool,
+    pub(super) is_removed: bool,
 }
 
 /// Commit of an environment, or the reason why there is none.
@@ -62,11 +62,11 @@ impl Assigned {
         };
         AssignmentFacts {
             commit,
-            by: self.by.clone(),
+            origin: self.origin.clone(),
             has_branch: self.grant.source(environment).is_some(),
             unreachable: self.source.clone(),
             answered: self.answered,
-            is_over: self.is_over,
+            is_removed: self.is_removed,
             cluster: self.grant.cluster.clone(),
             fallback: self.grant.fallback.clone(),
         }
@@ -84,8 +84,8 @@ impl Assigned {
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
-        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
-        let is_as_new = self.answered == other.answered && self.is_over == other.is_over;
+        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.origin == other.origin;
+        let is_as_new = self.answered == other.answered && self.is_removed == other.is_removed;
         what && is_same_way && is_as_new && self.source == other.source
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_vary_by_a_tenth() {
+    fn intervals_have_ten_percent_jitter() {
         for _ in 0..1000 {
             let pause = interval(Duration::from_secs(100)).as_secs_f64();
             assert!((90.0..=110.0).contains(&pause), "{pause}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_webhook_that_is_sent_again_and_again_costs_one_fetch_per_period() {
+    async fn repeated_webhooks_cause_one_fetch_per_period() {
         for (took, seconds) in [(0, 1), (1, 3), (60, 30)] {
             let took = Duration::from_secs(took);
             let wake = Arc::new(Notify::new());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_webhook_after_a_while_is_answered_at_once() {
+    async fn a_webhook_after_a_pause_is_answered_immediately() {
         let began = Instant::now();
         tokio::time::advance(Duration::from_mins(1)).await;
         let wake = Arc::new(Notify::new());

@@ -17,14 +17,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_panics_ends_nobody_else() {
+    async fn a_panic_does_not_affect_other_tasks() {
         let panicking = async {
             tokio::task::yield_now().await;
             assert!(std::hint::black_box(false), "Secret web says hunter2");
         };
         assert_eq!(guarded(panicking).await, None);
         let report = panicked();
-        assert_eq!(report.end, ReconcileOutcome::Failed);
+        assert_eq!(report.outcome, ReconcileOutcome::Failed);
         assert!(!report.message.contains("hunter2"), "{}", report.message);
         assert_eq!(guarded(async { 1 }).await, Some(1));
     }

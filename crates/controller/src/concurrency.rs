@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_how_many_wait() {
+    fn the_queue_depth_is_reported() {
         let (listener, mut heard) = Listener::new();
         let sights = ReconcilePermits::new(listener);
         let first = sights.queue.join();

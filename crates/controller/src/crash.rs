@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_model::object::Digest;
-use pleach_reconciler::{config::ClaimKey, environment::Crash, hold::Hold};
+use pleach_reconciler::{config::ClaimKey, environment::Crash, stall::Stall};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -178,12 +178,12 @@ impl Crashed {
         }
     }
 
-    fn hold(&self) -> Hold {
+    fn stall(&self) -> Stall {
         let crashes = self.crashes;
         let words = format!(
             "the controller crashed while it read or planned this commit (crashes: {crashes}); it waits before it tries again"
         );
-        Hold::new("ControllerCrashed", of_commit(&self.commit, &words))
+        Stall::new("ControllerCrashed", of_commit(&self.commit, &words))
     }
 }
 
@@ -219,12 +219,12 @@ impl Attempt {
     }
 
     /// Returns the reason why a commit is stalled after crashes, or `None` if it can be processed.
-    pub(super) fn hold(&self, commit: &str) -> Option<Hold> {
+    pub(super) fn stall(&self, commit: &str) -> Option<Stall> {
         let state = self.lock();
         let crashed = state.crashed.as_ref();
         let crashed = crashed.filter(|crashed| crashed.commit == commit);
         let crashed = crashed.filter(|crashed| Instant::now() < crashed.until);
-        crashed.map(Crashed::hold)
+        crashed.map(Crashed::stall)
     }
 
     /// Returns the commit that crashed the previous process, until it is retried.
@@ -232,7 +232,7 @@ impl Attempt {
         let state = self.lock();
         state.crashed.as_ref().map(|crashed| Crash {
             commit: crashed.commit.clone(),
-            hold: crashed.hold(),
+            stall: crashed.stall(),
             until: clock.time(crashed.until),
         })
     }

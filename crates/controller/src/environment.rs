@@ -143,11 +143,11 @@ impl EnvironmentTask {
             match command {
                 Command::Start(id, task) => next = Some((id, task)),
                 Command::End => return None,
-                Command::Begin => self.executor.current = self.inbox.assigned.borrow().clone(),
+                Command::StartRound => self.executor.current = self.inbox.assigned.borrow().clone(),
                 Command::Unchanged(commit, took) => self.executor.unchanged(commit, took),
                 Command::Loaded(state, took) => self.executor.loaded(*state, took),
                 Command::Retained(revision) => self.executor.retained(&revision),
-                Command::Stalled(hold) => self.executor.stalled(hold),
+                Command::Stalled(stall) => self.executor.stalled(stall),
                 Command::Unreachable(message) => self.executor.unreachable(message),
                 Command::EndAttempt(releases) => self.executor.attempt.end_with(releases),
                 Command::Answered(fetches) => self.executor.requests.answer(fetches),
@@ -170,7 +170,7 @@ impl EnvironmentTask {
                 Command::RemoveRelease(name) => drop(self.releases.running.remove(&name)),
                 Command::Uninstall { first, is_changed } => self.uninstall(&first, is_changed),
                 Command::StopUninstalls => self.releases.uninstalls = None,
-                Command::Leave => self.leave(),
+                Command::StopSync => self.leave(),
                 Command::TriggerDependent(name) => self.releases.trigger_dependent(&name),
                 Command::TriggerRelease(name) => {
                     if let Some(running) = self.releases.running.get(&name) {
@@ -256,10 +256,10 @@ impl EnvironmentTask {
             grant: Arc::clone(grant),
             source: grant.source(&loaded.environment.name),
             conditions: desired.conditions.clone(),
-            hold: desired.hold.clone(),
-            is_held: desired.is_stalled,
-            is_remembered: desired.is_remembered,
-            is_kept: false,
+            stall: desired.stall.clone(),
+            is_stalled: desired.is_stalled,
+            is_from_records: desired.is_from_records,
+            is_retained: false,
         })
     }
 

@@ -70,7 +70,7 @@ pub enum ControllerEvent {
         /// Its releases, including stalled ones.
         releases: Vec<String>,
         /// Releases that are stalled at the commit, with the reason in one line.
-        held: BTreeMap<String, String>,
+        stalled: BTreeMap<String, String>,
         /// Duration of the load.
         took: Duration,
     },
@@ -176,16 +176,16 @@ pub enum ControllerEvent {
         /// The desired revision.
         revision: String,
         /// The outcome.
-        end: ReconcileOutcome,
+        outcome: ReconcileOutcome,
         /// The reason in one line, if any; the counts for a deployment.
         message: String,
         /// Whether it only corrected drift. The message then names objects and managers.
         is_correction: bool,
         /// The message for the public: codes and objects, without text from servers or users. Empty
         /// if the outcome says it all.
-        about: String,
+        public_message: String,
         /// Outcome for the last applied revision, if the desired one waits.
-        kept: Option<KeptUp>,
+        retained: Option<RetainedOutcome>,
         /// Duration of the reconcile.
         took: Duration,
     },
@@ -226,11 +226,11 @@ pub enum Claimed {
 
 /// Outcome for the last applied revision, which is retained while a newer one waits.
 #[derive(Debug, Clone)]
-pub struct KeptUp {
+pub struct RetainedOutcome {
     /// The revision.
     pub revision: String,
     /// The outcome.
-    pub end: ReconcileOutcome,
+    pub outcome: ReconcileOutcome,
     /// The reason in one line, if any.
     pub message: String,
 }
@@ -316,7 +316,7 @@ mod tests {
     use pleach_engine::sync::events::{EventKind, Verb};
 
     #[test]
-    fn progress_is_dropped_first_where_nobody_listens() {
+    fn progress_is_dropped_first_without_a_receiver() {
         let (listener, mut heard) = Listener::new();
         for waiting in 0..EVENTS {
             listener.report(ControllerEvent::QueueChanged { waiting });

@@ -285,8 +285,8 @@ impl Search {
             let environment = &self.environment;
             tracing::info!(%environment, %commit, %reason, "a previous commit cannot be used");
         };
-        if let Some(hold) = self.attempt.hold(commit) {
-            unused(hold.message);
+        if let Some(stall) = self.attempt.stall(commit) {
+            unused(stall.message);
             return Ok(None);
         }
         let distrusted = known.former.distrusts(commit);
@@ -308,8 +308,8 @@ impl Search {
         let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
         let recalled = match read {
             Ok(loaded) => Some(Arc::new(loaded)),
-            Err(hold) => {
-                unused(hold.message);
+            Err(stall) => {
+                unused(stall.message);
                 None
             }
         };

@@ -24,7 +24,6 @@ mod drift;
 mod environment;
 mod event;
 mod health;
-mod held;
 mod history_lookup;
 mod holders;
 mod inputs;
@@ -42,6 +41,7 @@ mod self_update;
 pub mod server;
 mod setup;
 mod source;
+mod stalled_releases;
 mod state_changes;
 pub mod statuses;
 mod supervisor;
@@ -55,7 +55,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{Claimed, ControllerEvent, Heard, KeptUp, Listener};
+pub use self::event::{Claimed, ControllerEvent, Heard, Listener, RetainedOutcome};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Repository, Setup, SourcePolicy};
@@ -370,14 +370,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_take_no_disk_space_of_branches() {
+    fn changes_do_not_use_the_disk_space_of_branches() {
         for (previewed, expected) in [(0, (3000, 0)), (1, (1500, 1500)), (3, (1500, 500))] {
             assert_eq!(shares(3000, previewed), expected, "{previewed}");
         }
     }
 
     #[tokio::test]
-    async fn work_is_dropped_when_nobody_takes_part_for_it_any_more() {
+    async fn work_is_aborted_if_the_membership_task_panics() {
         let mut tasks: JoinSet<()> = JoinSet::new();
         tasks.spawn(std::future::pending());
         let mut membership: JoinSet<()> = JoinSet::new();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_is_dropped_when_others_may_have_taken_over_while_it_ends() {
+    async fn work_is_aborted_if_leadership_is_lost_while_draining() {
         let mut tasks: JoinSet<()> = JoinSet::new();
         tasks.spawn(std::future::pending());
         let mut membership: JoinSet<()> = JoinSet::new();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_without_turns_hangs() {
+    async fn a_controller_without_heartbeats_is_stuck() {
         let pulse = Pulse::default();
         let stop = CancellationToken::new();
         stop.cancel();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_until_it_ends() {
+    fn the_controller_is_ready_until_it_drains() {
         let pulse = Pulse::default();
         assert!(!pulse.takes_work());
         pulse.is_ready();

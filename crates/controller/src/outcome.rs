@@ -25,7 +25,7 @@ const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling
 
 /// Returns the facts of an error. Some errors pass without a change.
 pub(super) fn failure(error: &SyncError) -> Failure {
-    let may_pass = match error {
+    let is_transient = match error {
         SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
         SyncError::Undiscovered(_)
         | SyncError::Unanswered { .. }
@@ -35,9 +35,12 @@ pub(super) fn failure(error: &SyncError) -> Failure {
     };
     let reasons = Reasons {
         message: words(error),
-        about: code(error.kind()).to_owned(),
+        public_message: code(error.kind()).to_owned(),
     };
-    Failure { reasons, may_pass }
+    Failure {
+        reasons,
+        is_transient,
+    }
 }
 
 /// Returns the facts of a plan, without its fetch and approval.
@@ -47,14 +50,14 @@ pub(super) fn summary(desired: &Target, planned: &Planned) -> PlanSummary {
     let plan = &planned.plan;
     PlanSummary {
         is_new: novelty::is_new(&planned.desired, record, plan),
-        is_reached: is_reached(planned),
-        is_left: record.is_some_and(novelty::is_undisturbed),
-        was_there: novelty::was_there(&planned.desired, record),
+        is_reconciled: is_reconciled(planned),
+        is_last_started: record.is_some_and(novelty::is_undisturbed),
+        is_applied: novelty::was_there(&planned.desired, record),
         is_ours: is_ours(plan),
         is_unrecorded: planned.is_new(),
         is_of_another_commit: is_of_another_commit(planned),
         has_steps: plan.has_steps(),
-        is_whole: observed.focus.is_none(),
+        covers_all_objects: observed.focus.is_none(),
         has_drifted: has_drifted(plan),
         drift: drift(plan),
         recorded: recorded(desired, planned),
@@ -78,7 +81,7 @@ fn refused(desired: &Target, planned: &Planned) -> Option<Refusal> {
     let mut all = refusals.iter();
     Some(Refusal {
         waits: all.all(|finding| finding.code == dependencies::NOT_READY),
-        pause: None,
+        requeue_after: None,
         reasons: reasons(&refusals),
     })
 }
@@ -97,7 +100,7 @@ fn blocked(plan: &Plan) -> Option<Reasons> {
 pub(super) fn reasons(findings: &[Finding]) -> Reasons {
     Reasons {
         message: line(findings),
-        about: codes(findings),
+        public_message: codes(findings),
     }
 }
 
@@ -116,7 +119,7 @@ fn recorded(desired: &Target, planned: &Planned) -> Option<String> {
 }
 
 /// Returns whether the desired state was reconciled before. Remaining differences are then drift.
-fn is_reached(planned: &Planned) -> bool {
+fn is_reconciled(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
     record.is_some_and(|record| {
         let installed = record.installed.as_ref();
@@ -184,13 +187,13 @@ mod tests {
     use pleach_formats::{file::Window, sync::SyncPolicy};
     use pleach_model::discovery::Discovery;
     use pleach_planner::observe::{ClusterId, Observed};
-    use pleach_reconciler::outcome::unplanned;
+    use pleach_reconciler::outcome::plan_failed;
     use pleach_state::inventory::Memory;
 
     use super::*;
 
     #[test]
-    fn a_renamed_release_is_under_the_recorded_policy_of_the_one_that_it_replaces() {
+    fn a_renamed_release_inherits_the_recorded_policy() {
         let closed = Window {
             allow: None,
             deny: Some("00:00-24:00".to_owned()),
@@ -232,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pass_by_itself_is_said_of_the_release() {
+    fn a_persistent_error_becomes_a_condition() {
         let reason = |error: &SyncError, failures| {
-            let said = unplanned(&failure(error), failures).condition;
+            let said = plan_failed(&failure(error), failures).condition;
             said.map(|said| said.reason)
         };
         let lasting = SyncError::NoStateNamespace("state".to_owned());

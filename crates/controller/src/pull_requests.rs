@@ -78,7 +78,7 @@ pub enum Previewed {
 
 impl Previewed {
     /// Returns the outcome in one word.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Fine => "fine",
             Self::Refused => "refused",
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_tried_again_does_not_hurry_a_forge_that_does_not_answer() {
+    async fn retries_do_not_shorten_the_backoff_of_a_silent_forge() {
         tokio::time::advance(Duration::from_mins(1)).await;
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use pleach_config::{CachingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_model::tree::FileTree;
 use pleach_planner::observe::ClusterId;
-use pleach_reconciler::hold::{ENVIRONMENT_MISSING, Hold};
+use pleach_reconciler::stall::{ENVIRONMENT_MISSING, Stall};
 use pleach_render::answer::AnswerError;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -28,11 +28,11 @@ pub(super) enum Read {
     /// The inputs are unchanged.
     Same,
     /// The inputs, with the environment or the reason why it cannot be synced.
-    From(Inputs, Result<Box<Loaded>, Hold>),
+    From(Inputs, Result<Box<Loaded>, Stall>),
     /// The commit exceeds the limits. Only a later retry can show otherwise.
-    Beyond(Hold),
+    Beyond(Stall),
     /// A retry can succeed soon.
-    Not(Hold),
+    Not(Stall),
 }
 
 /// Loader of environments. Blocking work runs on threads.
@@ -61,15 +61,15 @@ impl Reading {
         attempt: &Attempt,
     ) -> Read {
         let at = which.clone();
-        let checking = spawn_blocking(move || -> Result<bool, Hold> {
+        let checking = spawn_blocking(move || -> Result<bool, Stall> {
             let tree = at.place.tree(&at.commit);
-            let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
+            let tree = tree.map_err(|error| Stall::new("InvalidRepository", words(&error)))?;
             Ok(known.is_some_and(|known| known.are_those_of(&tree)))
         });
         match checking.await {
             Ok(Ok(true)) => return Read::Same,
             Ok(Ok(false)) => {}
-            Ok(Err(hold)) => return Read::Not(hold),
+            Ok(Err(stall)) => return Read::Not(stall),
             Err(_) => return which.broken(),
         }
         // A suspect waits without a render slot.
@@ -80,17 +80,17 @@ impl Reading {
             Ok(answer) => answer,
             Err(error @ BoundedRenderError::Beyond(_)) => {
                 let words = of_commit(&which.commit, &error);
-                return Read::Beyond(Hold::new("InvalidRepository", words));
+                return Read::Beyond(Stall::new("InvalidRepository", words));
             }
             Err(error @ BoundedRenderError::Passing(_)) => {
-                return Read::Not(Hold::new("Unread", of_commit(&which.commit, &error)));
+                return Read::Not(Stall::new("Unread", of_commit(&which.commit, &error)));
             }
         };
         let at = which.clone();
         let reading = spawn_blocking(move || {
             let tree = match at.place.tree(&at.commit) {
                 Ok(tree) => tree,
-                Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
+                Err(error) => return Read::Not(Stall::new("InvalidRepository", words(&error))),
             };
             let Some(charge) = answer.charge() else {
                 return Read::Not(crowded(&at.commit));
@@ -110,8 +110,8 @@ impl Reading {
 
     /// Loads an environment at a commit, without comparing it to a previous load. The outer error
     /// asks for a retry. Blocks.
-    pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Hold>, String> {
-        let invalid = |words| Ok(Err(Hold::new("InvalidRepository", words)));
+    pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Stall>, String> {
+        let invalid = |words| Ok(Err(Stall::new("InvalidRepository", words)));
         let tree = match which.place.tree(&which.commit) {
             Ok(tree) => tree,
             Err(error) => return invalid(words(&error)),
@@ -172,7 +172,7 @@ impl Which {
             &self.commit,
             &"loading the environment panicked; this is a bug",
         );
-        Read::Beyond(Hold::new("Internal", words))
+        Read::Beyond(Stall::new("Internal", words))
     }
 }
 
@@ -183,11 +183,11 @@ pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
 
 /// Checks that an environment names the expected cluster. Makes its sync policy at least as
 /// strict as the minimum of the source policy.
-pub(super) fn for_cluster(mut loaded: Loaded, grant: &SourcePolicy) -> Result<Loaded, Hold> {
+pub(super) fn for_cluster(mut loaded: Loaded, grant: &SourcePolicy) -> Result<Loaded, Stall> {
     let named = loaded.environment.cluster.id.clone().map(ClusterId);
     match (&grant.cluster, named) {
         (Some(intended), Some(named)) if *intended != named => {
-            Err(Hold::wrong_cluster(intended, &named))
+            Err(Stall::wrong_cluster(intended, &named))
         }
         _ => {
             loaded.environment.demand(&grant.minimum);
@@ -197,15 +197,15 @@ pub(super) fn for_cluster(mut loaded: Loaded, grant: &SourcePolicy) -> Result<Lo
 }
 
 /// Returns the hold of a commit that does not fit into memory beside retained environments.
-fn crowded(commit: &str) -> Hold {
+fn crowded(commit: &str) -> Stall {
     let words = "the controller has too little memory for its objects, beside those of other environments and of retained commits";
-    Hold::new("MemoryExhausted", of_commit(commit, &words))
+    Stall::new("MemoryExhausted", of_commit(commit, &words))
 }
 
 /// Returns the hold of a commit whose render process gave an invalid answer.
-fn distrusted(commit: &str, error: &AnswerError) -> Hold {
+fn distrusted(commit: &str, error: &AnswerError) -> Stall {
     let words = format!("the render process returned an invalid answer: {error}");
-    Hold::new("Internal", of_commit(commit, &words))
+    Stall::new("Internal", of_commit(commit, &words))
 }
 
 /// Builds an environment from its files and the answer of a render process. Also returns the files
@@ -214,14 +214,14 @@ fn load_from(
     tree: &dyn FileTree,
     which: &Which,
     answer: &Answer,
-) -> Result<(Record, Result<Loaded, Hold>), AnswerError> {
+) -> Result<(Record, Result<Loaded, Stall>), AnswerError> {
     let Which {
         place: _,
         commit,
         name,
     } = which;
     let invalid =
-        |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
+        |reason: &str, errors: &[String]| Stall::new(reason, of_commit(commit, &errors.join("; ")));
     // A takeover would let one branch seize objects of another branch.
     let takes_over = |release: &ResolvedRelease| {
         let previous = release.moved_from.as_ref()?;
@@ -247,9 +247,12 @@ fn load_from(
     let (record, rendered) = answer.read(&partial.environment)?;
     let revision = Revision::Commit(commit.clone());
     let loaded = each_loaded(&cached, revision, partial, rendered, &takes_over);
-    if loaded.rendered.is_empty() && !loaded.held.is_empty() {
+    if loaded.rendered.is_empty() && !loaded.stalled.is_empty() {
         // Every release is stalled.
-        let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());
+        let reasons = loaded
+            .stalled
+            .values()
+            .flat_map(|stalled| stalled.reasons.clone());
         let reasons: BTreeSet<String> = reasons.collect();
         let reasons: Vec<String> = reasons.into_iter().collect();
         return Ok((record, Err(invalid("InvalidRepository", &reasons))));

@@ -160,7 +160,7 @@ impl ReleaseTask {
                     self.executor.cancel = CancellationToken::new();
                     next = Some((id, task));
                 }
-                Command::Begun => self.executor.begun(),
+                Command::Started => self.executor.begun(),
                 Command::Finished(finished) => self.executor.finished(*finished),
                 Command::NotifyDependents => self.executor.notify_dependents(),
                 Command::LookUp(id, commit) => {
@@ -270,10 +270,10 @@ impl Desired {
             content,
             revision: target.revision(),
             sync: target.loaded.environment.sync.clone(),
-            is_held: target.is_held,
-            is_remembered: target.is_remembered,
+            is_stalled: target.is_stalled,
+            is_from_records: target.is_from_records,
             conditions: target.conditions.clone(),
-            hold: target.hold.clone(),
+            stall: target.stall.clone(),
         };
         self.contents.insert(id, content);
         self.targets.insert(id, target);
@@ -289,7 +289,7 @@ impl Desired {
         let Some(found) = found else {
             return Found::Failed;
         };
-        let target = found.and_then(|loaded| self.current()?.kept_at(loaded));
+        let target = found.and_then(|loaded| self.current()?.retained_at(loaded));
         match target {
             Some(target) => Found::Target(Box::new(self.insert(id, Arc::new(target)))),
             None => Found::Nothing,
@@ -309,7 +309,7 @@ impl Desired {
         } else {
             Arc::clone(loaded)
         };
-        if let Some(target) = current.kept_at(loaded) {
+        if let Some(target) = current.retained_at(loaded) {
             self.insert(id, Arc::new(target));
         }
     }

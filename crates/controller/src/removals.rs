@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
 use pleach_reconciler::outcome::{
-    ReconcileReport, panicked, policy, unapproved, unplanned, until_open, window_closed,
+    ReconcileReport, panicked, plan_failed, policy, unapproved, until_open, window_closed,
 };
 use pleach_state::inventory::{ConditionKind, Installed, ReleaseSummary, UserRequests};
 use tokio::sync::{Notify, watch};
@@ -193,10 +193,10 @@ impl Ends {
             if stop.run_until_cancelled(telling).await.is_none() {
                 break;
             }
-            let end = report.end;
-            ended.done &= end != ReconcileOutcome::Failed;
+            let outcome = report.outcome;
+            ended.done &= outcome != ReconcileOutcome::Failed;
             let is_reconciled = !matches!(
-                end,
+                outcome,
                 ReconcileOutcome::Removed
                     | ReconcileOutcome::Unapproved
                     | ReconcileOutcome::Interrupted
@@ -247,9 +247,9 @@ impl Ends {
             return true;
         }
         let cluster = desired.planner(false).cluster_for(name);
-        let done = |orders: &mut UserRequests| {
-            if orders.sync.as_ref() == Some(request) {
-                orders.sync = None;
+        let done = |requests: &mut UserRequests| {
+            if requests.sync.as_ref() == Some(request) {
+                requests.sync = None;
             }
         };
         if let Err(error) = state::order(&cluster, name, &release.store, done).await {
@@ -281,11 +281,11 @@ impl Ends {
                 release: gone.name().clone(),
                 cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
                 revision: desired.revision(),
-                end: report.end,
+                outcome: report.outcome,
                 message: report.message.clone(),
                 is_correction: false,
-                about: report.about.clone(),
-                kept: None,
+                public_message: report.public_message.clone(),
+                retained: None,
                 took: started.elapsed(),
             });
         Some(report)
@@ -301,7 +301,7 @@ impl Ends {
         let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
         Some(match planned {
-            Err(error) => unplanned(&failure(&error), 1),
+            Err(error) => plan_failed(&failure(&error), 1),
             Ok(planned) => {
                 let refusals = desired.refusals(&planned);
                 let recorded = planned.observation.observed.policies();
@@ -317,11 +317,12 @@ impl Ends {
                     unapproved(&missing)
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.execute(desired, gone, planned)).await;
-                    ReconcileReport::new(done.end, done.message).about(done.about)
+                    ReconcileReport::new(done.outcome, done.message)
+                        .with_public_message(done.public_message)
                 } else {
                     let reasons = reasons(&refusals);
-                    let report = ReconcileReport::because(ReconcileOutcome::Refused, &reasons);
-                    report.saying(ConditionKind::Stalled, "Refused")
+                    let report = ReconcileReport::with_reasons(ReconcileOutcome::Refused, &reasons);
+                    report.with_condition(ConditionKind::Stalled, "Refused")
                 }
             }
         })

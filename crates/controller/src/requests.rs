@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_holds_until_what_git_had_then_was_looked_at() {
+    async fn a_request_is_open_until_its_commits_are_reconciled() {
         let paces = Paces::default();
         let requests = Requests::new(paces.clone());
         let first = request(1, true);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_does_not_hold_for_ever() {
+    async fn a_request_ends_at_its_deadline() {
         let requests = Requests::new(Paces::default());
         let request = request(1, true);
         assert!(is_open(&requests, &request));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_a_client_waits_for_holds_until_the_fetch_too() {
+    async fn a_request_with_a_waiting_client_is_open_until_the_fetch() {
         let requests = Requests::new(Paces::default());
         let request = SyncRequest {
             after_fetch: true,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_keeps_to_the_windows_is_taken_up_by_the_next_look() {
+    fn a_request_within_the_windows_needs_no_fetch() {
         let paces = Paces::default();
         assert!(!is_open(&Requests::new(paces.clone()), &request(1, false)));
         assert_eq!(paces.questions(), 0);

@@ -11,7 +11,7 @@ use pleach_model::object::ReleaseName;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Plan;
 use pleach_planner::text_diff;
-use pleach_reconciler::hold::Hold;
+use pleach_reconciler::stall::Stall;
 use pleach_render::Rendered;
 use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store};
 use tokio::time::{Instant, timeout};
@@ -56,26 +56,26 @@ pub(super) struct Target {
     /// Conditions of the environment.
     pub(super) conditions: Vec<Condition>,
     /// Reason why the release is stalled.
-    pub(super) hold: Option<Hold>,
+    pub(super) stall: Option<Stall>,
     /// Whether only this release is stalled. Nothing is pruned then.
-    pub(super) is_held: bool,
+    pub(super) is_stalled: bool,
     /// Whether the commit is only known from records. Drift is not corrected then.
-    pub(super) is_remembered: bool,
+    pub(super) is_from_records: bool,
     /// Whether this is the last applied state, while a newer one waits. Nothing is pruned then.
-    pub(super) is_kept: bool,
+    pub(super) is_retained: bool,
 }
 
 impl Target {
     /// Returns the release at an earlier commit, or `None` if it did not exist there.
-    pub(super) fn kept_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
+    pub(super) fn retained_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
         let name = &self.release().0.name;
         let mut releases = loaded.rendered.iter();
         let index = releases.position(|(release, _)| release.name == *name)?;
         Some(Self {
             loaded,
             index,
-            is_remembered: false,
-            is_kept: true,
+            is_from_records: false,
+            is_retained: true,
             // Restrictions and connection stay the present ones.
             ..self.clone()
         })
@@ -93,7 +93,7 @@ impl Target {
             options: Options {
                 verify,
                 wait: true,
-                prune: !self.is_kept && !self.is_held,
+                prune: !self.is_retained && !self.is_stalled,
                 review: true,
                 predecessors: Predecessors::AtRevision,
             },
@@ -125,11 +125,11 @@ impl Target {
             source,
             // Reported separately from a run.
             conditions: _,
-            hold: _,
+            stall: _,
             // Not part of the desired content; compared separately.
-            is_held: _,
-            is_remembered: _,
-            is_kept: _,
+            is_stalled: _,
+            is_from_records: _,
+            is_retained: _,
         } = self;
         (cluster_id, source) == (&other.cluster_id, &other.source)
             && (Arc::ptr_eq(loaded, &other.loaded) && *index == other.index
@@ -284,12 +284,15 @@ pub(super) async fn execute(
         .ok()
         .and_then(|result| result.members.clone());
     let Verdict {
-        end,
+        outcome,
         message,
-        about,
+        public_message,
     } = judge(&plan, result);
     if plan.has_steps() {
-        let is_done = matches!(end, ReconcileOutcome::Deployed | ReconcileOutcome::Removed);
+        let is_done = matches!(
+            outcome,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Removed
+        );
         let objects = ACTIONS.map(|action| (action, plan.count(action)));
         shared.listener.report(ControllerEvent::PlanExecuted {
             release: plan.release.clone(),
@@ -298,46 +301,46 @@ pub(super) async fn execute(
         });
     }
     Done {
-        end,
+        outcome,
         message,
-        about,
+        public_message,
         members,
     }
 }
 
 /// Outcome of a run.
 pub(super) struct Done {
-    pub(super) end: ReconcileOutcome,
+    pub(super) outcome: ReconcileOutcome,
     /// The reason in one line, if any.
     pub(super) message: String,
     /// Message for the public: codes and objects.
-    pub(super) about: String,
+    pub(super) public_message: String,
     /// The members after the run.
     pub(super) members: Option<Arc<Inventory>>,
 }
 
 /// Outcome of a run with its messages.
 struct Verdict {
-    end: ReconcileOutcome,
+    outcome: ReconcileOutcome,
     message: String,
-    about: String,
+    public_message: String,
 }
 
 impl Verdict {
     /// Creates a verdict with a message that is safe for the public.
-    fn new(end: ReconcileOutcome, message: &str) -> Self {
+    fn new(outcome: ReconcileOutcome, message: &str) -> Self {
         Self {
-            end,
+            outcome,
             message: message.to_owned(),
-            about: message.to_owned(),
+            public_message: message.to_owned(),
         }
     }
 
-    fn failed(message: String, about: String) -> Self {
+    fn failed(message: String, public_message: String) -> Self {
         Self {
-            end: ReconcileOutcome::Failed,
+            outcome: ReconcileOutcome::Failed,
             message,
-            about,
+            public_message,
         }
     }
 }
@@ -357,8 +360,8 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
         });
         let unrecorded = result.unrecorded.as_deref();
         let unrecorded = unrecorded.map(|error| {
-            let about = code(error.kind()).to_owned();
-            Verdict::failed(words(error), about)
+            let public_message = code(error.kind()).to_owned();
+            Verdict::failed(words(error), public_message)
         });
         let blocked = plan.findings.iter().find(|finding| finding.is_error());
         let blocked = blocked.map(|finding| {
@@ -394,7 +397,7 @@ mod tests {
     use pleach_planner::allow::Allow;
     use pleach_planner::plan::{Action, Change};
     use pleach_reconciler::config::{Branches, Reserved};
-    use pleach_reconciler::outcome::unplanned;
+    use pleach_reconciler::outcome::plan_failed;
 
     use super::*;
     use crate::outcome::failure;
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_beyond_the_grant_is_refused() {
+    fn a_plan_beyond_the_source_policy_is_refused() {
         let name = |release: &str| ReleaseName {
             environment: "prod".to_owned(),
             release: release.to_owned(),
@@ -494,8 +497,8 @@ mod tests {
         };
         assert_eq!((release, *limit), (&name.to_string(), LIMIT));
         for failures in [0, 1] {
-            let looked = unplanned(&failure(&error), failures);
-            assert_eq!(looked.end, ReconcileOutcome::Failed);
+            let looked = plan_failed(&failure(&error), failures);
+            assert_eq!(looked.outcome, ReconcileOutcome::Failed);
             // Reported from the second failure on.
             assert_eq!(looked.condition.is_some(), failures > 0);
         }
@@ -504,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_is_told_codes_and_objects() {
+    fn the_public_message_has_codes_and_objects() {
         let object = ObjectId::new("apps", "Deployment", Some("web"), "api");
         let refused = Finding::error(Kind::Cluster, "refused", "10.0.0.7 says no");
         let named = refused.clone().on(object);
@@ -515,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_with_the_next_step() {
+    fn refusals_are_formatted_with_a_hint() {
         let refused = |code: &str| Finding::error(Kind::Policy, code, format!("{code} is not"));
         assert_eq!(line(&[refused("a"), refused("b")]), "a is not; b is not");
         let hinted = [

@@ -61,9 +61,9 @@ struct Environment {
     /// Problems with the uninstall of releases that the commit lacks.
     leaving: BTreeMap<String, (ReconcileOutcome, String)>,
     /// Reason why it cannot be synced to this commit.
-    held: Option<String>,
+    stalled: Option<String>,
     /// Releases that cannot be synced to this commit, with the reason.
-    held_releases: BTreeMap<String, String>,
+    stalled_releases: BTreeMap<String, String>,
 }
 
 /// Tasks that post statuses, one per forge.
@@ -114,16 +114,16 @@ impl Statuses {
                 cluster,
                 revision,
                 releases,
-                held,
+                stalled,
                 ..
             } => {
                 let outcome_of = |name: &String| {
-                    let reason = held.get(name)?;
+                    let reason = stalled.get(name)?;
                     Some((ReconcileOutcome::Refused, reason.clone()))
                 };
                 let releases = releases.iter().map(|name| (name.clone(), outcome_of(name)));
                 let mut now = self.taken_up(repository, revision, releases.collect(), None);
-                now.held_releases.clone_from(held);
+                now.stalled_releases.clone_from(stalled);
                 self.follow(&key(environment, cluster.as_ref()), now);
             }
             ControllerEvent::EnvironmentStalled {
@@ -134,8 +134,8 @@ impl Statuses {
                 message,
                 ..
             } => {
-                let held = Some(message.clone());
-                let now = self.taken_up(repository, revision, BTreeMap::new(), held);
+                let stalled = Some(message.clone());
+                let now = self.taken_up(repository, revision, BTreeMap::new(), stalled);
                 self.follow(&key(environment, cluster.as_ref()), now);
             }
             ControllerEvent::EnvironmentUnchanged {
@@ -156,40 +156,23 @@ impl Statuses {
                 release,
                 cluster,
                 revision,
-                end,
+                outcome,
                 message,
-                about,
+                public_message,
                 ..
             } => {
                 let key = key(&release.environment, cluster.as_ref());
                 let Some(known) = self.environments.get_mut(&key) else {
                     return;
                 };
-                if known.read_at != *revision {
-                    return;
-                }
-                if matches!(
-                    end,
-                    ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
-                ) {
-                    return;
-                }
                 let quotes = self.quoting.contains(&known.repository);
-                let now = (*end, if quotes { message } else { about }.clone());
-                if let Some(outcome) = known.releases.get_mut(&release.release) {
-                    *outcome = Some(now);
-                } else if matches!(
-                    end,
-                    ReconcileOutcome::Failed
-                        | ReconcileOutcome::Refused
-                        | ReconcileOutcome::Unapproved
-                ) {
-                    known.leaving.insert(release.release.clone(), now);
-                } else if known.leaving.remove(&release.release).is_none() {
-                    // The release stayed or was uninstalled, as expected.
-                    return;
+                let now = (
+                    *outcome,
+                    if quotes { message } else { public_message }.clone(),
+                );
+                if known.finish(&release.release, revision, now) {
+                    self.report(&key);
                 }
-                self.report(&key);
             }
             _ => {}
         }
@@ -201,7 +184,7 @@ impl Statuses {
         repository: &str,
         commit: &str,
         releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
-        held: Option<String>,
+        stalled: Option<String>,
     ) -> Environment {
         self.taken_up += 1;
         Environment {
@@ -211,8 +194,8 @@ impl Statuses {
             read_at: commit.to_owned(),
             releases,
             leaving: BTreeMap::new(),
-            held,
-            held_releases: BTreeMap::new(),
+            stalled,
+            stalled_releases: BTreeMap::new(),
         }
     }
 
@@ -297,11 +280,11 @@ impl Statuses {
                     entry.former
                 }
                 Some(entry) => {
-                    let end = match entry.status.state {
+                    let last = match entry.status.state {
                         State::Pending => superseded(&status.context, commit),
                         _ => entry.status,
                     };
-                    Some((entry.commit, end))
+                    Some((entry.commit, last))
                 }
                 None => None,
             };
@@ -377,16 +360,43 @@ fn is_same(a: &Status, b: &Status) -> bool {
 }
 
 impl Environment {
+    /// Records the outcome of a reconcile. Returns whether it affects the status.
+    fn finish(&mut self, release: &str, revision: &str, now: (ReconcileOutcome, String)) -> bool {
+        let (outcome, _) = now;
+        let is_partial = matches!(
+            outcome,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+        );
+        if self.read_at != revision || is_partial {
+            return false;
+        }
+        if let Some(known) = self.releases.get_mut(release) {
+            *known = Some(now);
+            return true;
+        }
+        let is_problem = matches!(
+            outcome,
+            ReconcileOutcome::Failed | ReconcileOutcome::Refused | ReconcileOutcome::Unapproved
+        );
+        if is_problem {
+            self.leaving.insert(release.to_owned(), now);
+            return true;
+        }
+        // Otherwise the release stayed or was uninstalled, as expected.
+        self.leaving.remove(release).is_some()
+    }
+
     /// Returns whether both are the same commit with the same stalled releases.
     fn is_same(&self, other: &Self) -> bool {
         let is_of_it = self.commit == other.commit && self.repository == other.repository;
-        let is_held_alike = self.held == other.held && self.held_releases == other.held_releases;
-        is_of_it && is_held_alike && self.releases.keys().eq(other.releases.keys())
+        let is_equally_stalled =
+            self.stalled == other.stalled && self.stalled_releases == other.stalled_releases;
+        is_of_it && is_equally_stalled && self.releases.keys().eq(other.releases.keys())
     }
 
     fn judge(&self) -> (State, String) {
-        if let Some(held) = &self.held {
-            return (State::Failure, held.clone());
+        if let Some(stalled) = &self.stalled {
+            return (State::Failure, stalled.clone());
         }
         let outcomes = || {
             self.releases
@@ -395,16 +405,19 @@ impl Environment {
                 .chain(&self.leaving)
         };
         let bad: Vec<_> = outcomes()
-            .filter(|(_, (end, _))| {
-                matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused)
+            .filter(|(_, (outcome, _))| {
+                matches!(
+                    outcome,
+                    ReconcileOutcome::Failed | ReconcileOutcome::Refused
+                )
             })
             .collect();
-        if let [(name, (end, message)), more @ ..] = bad.as_slice() {
+        if let [(name, (outcome, message)), more @ ..] = bad.as_slice() {
             let others = match more.len() {
                 0 => String::new(),
                 more => format!(" (and {more} more)"),
             };
-            let word = end.word();
+            let word = outcome.as_str();
             return (
                 State::Failure,
                 describe(&format!("{name} {word}{others}"), message),
@@ -412,9 +425,9 @@ impl Environment {
         }
         let all = self.releases.len();
         let there = outcomes()
-            .filter(|(_, (end, _))| {
+            .filter(|(_, (outcome, _))| {
                 matches!(
-                    end,
+                    outcome,
                     ReconcileOutcome::Unchanged
                         | ReconcileOutcome::Deployed
                         | ReconcileOutcome::Removed
@@ -426,16 +439,18 @@ impl Environment {
             let plural = if all == 1 { "release" } else { "releases" };
             return (State::Success, format!("{all} {plural} in sync"));
         }
-        let held = outcomes().find(|(_, (end, _))| {
+        let stalled = outcomes().find(|(_, (outcome, _))| {
             matches!(
-                end,
+                outcome,
                 ReconcileOutcome::Suspended
                     | ReconcileOutcome::Waiting
                     | ReconcileOutcome::Unapproved
             )
         });
-        let description = match held {
-            Some((name, (end, message))) => describe(&format!("{name} {}", end.word()), message),
+        let description = match stalled {
+            Some((name, (outcome, message))) => {
+                describe(&format!("{name} {}", outcome.as_str()), message)
+            }
             None => format!("{there} of {all} releases in sync"),
         };
         (State::Pending, description)

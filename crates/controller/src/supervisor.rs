@@ -63,8 +63,8 @@ impl<'a> Supervisor<'a> {
         tasks: &mut JoinSet<()>,
     ) {
         self.give_up(stand);
-        let is_over = |_: &ClaimKey, led: &mut Led| led.task.is_finished();
-        let over = self.environments.extract_if(.., is_over);
+        let is_removed = |_: &ClaimKey, led: &mut Led| led.task.is_finished();
+        let over = self.environments.extract_if(.., is_removed);
         self.over.extend(over.map(|(key, _)| key));
         let (mut claims, rivals) = self.claims(states);
         let led = |key: &ClaimKey| stand.leads(key);
@@ -76,7 +76,7 @@ impl<'a> Supervisor<'a> {
         let open = self.holders.settle(&mut claims, &lookup, led, tasks);
         let is_led = |key: &ClaimKey| stand.leads(key) && !open.contains(key);
         for (key, claim) in claims.iter().filter(|(key, _)| is_led(key)) {
-            let (claimant, assignment, by) = match claim {
+            let (claimant, assignment, origin) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
                     let distrust = state
@@ -123,11 +123,11 @@ impl<'a> Supervisor<'a> {
                 repository: repository.name.clone(),
                 remote: repository.remote.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
-                by,
+                origin,
                 what: assignment,
                 source: state.trouble.as_ref().or(behind).cloned(),
                 answered: state.answered,
-                is_over: false,
+                is_removed: false,
             };
             self.give(key, claimant.repository, assigned, tasks);
         }
@@ -142,7 +142,7 @@ impl<'a> Supervisor<'a> {
             if !claims.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
                 assigned.what = missing(&format!("of environment {}", key.environment));
-                assigned.is_over = true;
+                assigned.is_removed = true;
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }

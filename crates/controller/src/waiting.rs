@@ -20,7 +20,7 @@ const UNSERVED: Duration = Duration::from_secs(30);
 pub(super) struct Awaited {
     objects: Vec<(ResourcePath, ObjectId, NeededObject)>,
     /// Delay of a reconcile without an event.
-    pub(super) pause: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 impl Awaited {
@@ -35,7 +35,7 @@ impl Awaited {
             let namespace = desired.namespace.as_deref();
             match place_of(needed, namespace, &observed.discovery) {
                 Some((path, id)) => awaited.objects.push((path, id, needed.clone())),
-                None => awaited.pause = Some(UNSERVED),
+                None => awaited.requeue_after = Some(UNSERVED),
             }
         }
         awaited

@@ -31,7 +31,7 @@ pub struct Loaded {
     pub given_up: BTreeSet<ReleaseName>,
     /// Releases in git that cannot be applied at this revision, by name. They are in none of the
     /// lists above. Empty unless loaded by [`each_loaded`].
-    pub held: BTreeMap<String, HeldRelease>,
+    pub stalled: BTreeMap<String, StalledRelease>,
     /// Revision of the files.
     pub revision: Revision,
     /// Findings about the environment and the requested releases.
@@ -43,7 +43,7 @@ pub struct Loaded {
 
 /// A release in git that cannot be applied at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldRelease {
+pub struct StalledRelease {
     /// Reasons, one per line: its errors, or the release that it needs.
     pub reasons: Vec<String>,
     /// The release whose objects it takes over.
@@ -68,20 +68,20 @@ impl Loaded {
 
     /// Returns whether git contains this release and it is stalled.
     pub fn has_stalled(&self, name: &ReleaseName) -> bool {
-        name.environment == self.environment.name && self.held.contains_key(&name.release)
+        name.environment == self.environment.name && self.stalled.contains_key(&name.release)
     }
 
     /// Stalls releases, and each release that depends on one of them, follows its version, hands
     /// objects over to it or takes objects over from it.
-    pub fn hold(&mut self, broken: BTreeMap<String, HeldRelease>) {
-        self.held.extend(broken);
+    pub fn stall(&mut self, broken: BTreeMap<String, StalledRelease>) {
+        self.stalled.extend(broken);
         loop {
             let releases = self.environment.releases.iter();
-            let stalled: Vec<(String, HeldRelease)> = releases
-                .filter(|release| !self.held.contains_key(&release.name.release))
+            let stalled: Vec<(String, StalledRelease)> = releases
+                .filter(|release| !self.stalled.contains_key(&release.name.release))
                 .filter_map(|release| {
                     let reason = self.stalled_by(release)?;
-                    let stalled = HeldRelease {
+                    let stalled = StalledRelease {
                         reasons: vec![format!("{}: {reason}", release.origin)],
                         moved_from: release.moved_from.clone(),
                     };
@@ -91,9 +91,10 @@ impl Loaded {
             if stalled.is_empty() {
                 break;
             }
-            self.held.extend(stalled);
+            self.stalled.extend(stalled);
         }
-        let is_sound = |release: &ResolvedRelease| !self.held.contains_key(&release.name.release);
+        let is_sound =
+            |release: &ResolvedRelease| !self.stalled.contains_key(&release.name.release);
         self.environment.releases.retain(is_sound);
         self.rendered.retain(|(release, _)| is_sound(release));
         let given_up = std::mem::take(&mut self.given_up).into_iter();
@@ -104,7 +105,7 @@ impl Loaded {
 
     /// Returns the reason why a release is stalled because of another one.
     fn stalled_by(&self, release: &ResolvedRelease) -> Option<String> {
-        let is_stalled = |name: &str| self.held.contains_key(name);
+        let is_stalled = |name: &str| self.stalled.contains_key(name);
         let mut needed = release.depends_on.iter().filter_map(Dependency::release);
         if let Some(needed) = needed.find(|needed| is_stalled(needed)) {
             return Some(format!("it depends on release {needed}, which is stalled"));
@@ -123,7 +124,7 @@ impl Loaded {
                 "it takes ownership of objects of release {previous}, which is stalled"
             ));
         }
-        let mut stalled = self.held.iter();
+        let mut stalled = self.stalled.iter();
         let (successor, _) =
             stalled.find(|(_, stalled)| stalled.moved_from.as_ref() == Some(&release.name))?;
         Some(format!(
@@ -143,7 +144,7 @@ impl Loaded {
             && self.rendered == other.rendered
             && self.others == other.others
             && self.given_up == other.given_up
-            && self.held == other.held
+            && self.stalled == other.stalled
     }
 
     /// Iterates over the rendered releases, including those not requested.
@@ -225,7 +226,7 @@ impl Loaded {
             rendered: own.into_iter().cloned().collect(),
             others,
             given_up: self.given_up.clone(),
-            held: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             revision: self.revision.clone(),
             findings: Vec::new(),
             charge: self.charge.clone(),
@@ -314,7 +315,7 @@ pub fn each_loaded(
         environment,
         broken,
     } = partial;
-    let mut stalled: BTreeMap<String, HeldRelease> = broken
+    let mut stalled: BTreeMap<String, StalledRelease> = broken
         .into_iter()
         .map(|(name, broken)| {
             let BrokenRelease {
@@ -324,7 +325,7 @@ pub fn each_loaded(
             let reasons = errors(&findings);
             (
                 name,
-                HeldRelease {
+                StalledRelease {
                     reasons,
                     moved_from,
                 },
@@ -339,14 +340,14 @@ pub fn each_loaded(
         }
         rendered.findings.clear();
         let stalled = stalled.entry(release.name.release.clone());
-        let stalled = stalled.or_insert_with(|| HeldRelease {
+        let stalled = stalled.or_insert_with(|| StalledRelease {
             reasons: Vec::new(),
             moved_from: release.moved_from.clone(),
         });
         stalled.reasons.extend(reasons);
     }
     let mut loaded = loaded(tree, revision, environment, all);
-    loaded.hold(stalled);
+    loaded.stall(stalled);
     loaded
 }
 
@@ -398,7 +399,7 @@ pub fn loaded(
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
         others: Vec::new(),
-        held: BTreeMap::new(),
+        stalled: BTreeMap::new(),
         revision,
         findings,
         charge: None,

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_vary_by_a_tenth() {
+    fn intervals_have_ten_percent_jitter() {
         for (random, seconds) in [(0.0, 90.0), (0.5, 100.0), (1.0, 110.0)] {
             let pause = interval(Duration::from_secs(100), random).as_secs_f64();
             assert!((pause - seconds).abs() < 0.01, "{random}: {pause}");
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn work_before_a_pause_is_visible_after_it() {
+    fn shared_answers_are_newer_than_work_before_a_delay() {
         let now = Duration::from_hours(1);
         for (pause, age) in [(2, 200), (100, 10_000), (3600, 30_000)] {
             let since = not_before(now, Duration::from_secs(pause));
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_and_longer() {
+    fn the_backoff_doubles_with_each_failure() {
         for (failures, seconds) in [(1, 2.0), (2, 4.0), (5, 32.0), (9, 300.0), (u32::MAX, 300.0)] {
             let pause = after(failures, 0.5).as_secs_f64();
             assert!((pause - seconds).abs() < 0.01, "{failures}: {pause}");

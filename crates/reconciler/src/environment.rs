@@ -21,13 +21,13 @@ use pleach_state::inventory::HEARTBEAT;
 
 use self::lookup::Previous;
 pub use self::protocol::{
-    Answer, AssignmentFacts, Command, Commit, ConnectionId, Crash, Desired, Event,
-    HoldNotification, Load, LookedUp, PreviousState, RecordChange, RecordedCommit, ReleaseFacts,
-    Report, Reported, StateFacts, StateId, Task,
+    Answer, AssignmentFacts, Command, Commit, ConnectionId, Crash, Desired, Event, Load, LookedUp,
+    PreviousState, RecordChange, RecordedCommit, ReleaseFacts, Report, Reported, StallNotification,
+    StateFacts, StateId, Task,
 };
 use self::releases::Running;
-use crate::hold::Hold;
-use crate::state_changes::Told;
+use crate::stall::Stall;
+use crate::state_changes::NotificationState;
 use crate::{Moment, TaskId, backoff};
 
 /// Delay before a commit is retried that exceeded the render limits.
@@ -60,11 +60,11 @@ pub struct Environment {
     load_failures: u32,
     /// The commit at which the controller crashed.
     crash: Option<Crash>,
-    hold: Option<Hold>,
+    stall: Option<Stall>,
     /// The last loaded state that can be synced.
     state: Option<StateFacts>,
     /// Whether it came from a history lookup.
-    is_remembered: bool,
+    is_from_records: bool,
     /// Previous states of its stalled releases.
     previous: BTreeMap<String, Previous>,
     /// The commit at which they are stalled. `state` can be an earlier one with the same content.
@@ -86,7 +86,7 @@ pub struct Environment {
     /// Time of that report.
     reported_at: Duration,
     /// State of the notifications about each of them.
-    notified: BTreeMap<String, Told>,
+    notified: BTreeMap<String, NotificationState>,
 }
 
 #[derive(Debug)]
@@ -141,9 +141,9 @@ impl Environment {
             exceeded: None,
             load_failures: 0,
             crash,
-            hold: None,
+            stall: None,
             state: None,
-            is_remembered: false,
+            is_from_records: false,
             previous: BTreeMap::new(),
             stalled_at: String::new(),
             lookup: None,
@@ -160,7 +160,7 @@ impl Environment {
 
     /// Starts the first round.
     pub fn start(&mut self, now: Moment) -> Vec<Command> {
-        self.begin(now);
+        self.start_round(now);
         self.start_due_round(now);
         std::mem::take(&mut self.commands)
     }
@@ -232,9 +232,9 @@ impl Environment {
         self.commands.push(Command::End);
     }
 
-    fn begin(&mut self, now: Moment) {
+    fn start_round(&mut self, now: Moment) {
         self.is_due = false;
-        self.commands.push(Command::Begin);
+        self.commands.push(Command::StartRound);
         let round = Round {
             assignment: self.assignment.clone(),
             started: now.at,
@@ -254,7 +254,7 @@ impl Environment {
             if !self.is_due {
                 break;
             }
-            self.begin(now);
+            self.start_round(now);
         }
     }
 
@@ -277,7 +277,7 @@ impl Environment {
                 self.on_records(round, records, now);
             }
             (Phase::Connecting(round), Answer::Connected(Ok(connection))) => {
-                self.follow(round, connection, now);
+                self.sync_releases(round, connection, now);
             }
             (Phase::Connecting(round), Answer::Connected(Err(error))) => {
                 self.finish(&round, Some(error), now);
@@ -305,7 +305,7 @@ impl Environment {
     /// Ends a round, and waits for the next one. `error`: the cluster cannot be reached.
     fn finish(&mut self, round: &Round, error: Option<String>, now: Moment) {
         let is_complete = round.is_loaded && round.are_records_read;
-        let is_over = round.assignment.is_over;
+        let is_removed = round.assignment.is_removed;
         let is_failed = error.is_some() || !is_complete;
         self.failures = if is_failed {
             self.failures.saturating_add(1)
@@ -321,16 +321,16 @@ impl Environment {
                 self.commands
                     .push(Command::Answered(round.assignment.answered));
             }
-            if is_over && is_complete && round.are_tasks_ended {
+            if is_removed && is_complete && round.are_tasks_ended {
                 return self.end();
             }
-            if is_over {
+            if is_removed {
                 // Reset, because unfinished work can still report something else.
                 self.reported = None;
             }
         }
         let delay = backoff::after(self.failures.max(1), now.random);
-        let retry = (is_failed || is_over).then_some(now.at + delay);
+        let retry = (is_failed || is_removed).then_some(now.at + delay);
         let exceeded = self.exceeded.map(|at| at + EXCEEDED_RETRY);
         let renewal = self.reported.as_ref().map(|_| self.reported_at + HEARTBEAT);
         let crash = self.crash.as_ref().map(|crash| crash.until);
@@ -351,6 +351,6 @@ impl Environment {
 }
 
 #[cfg(test)]
-mod laws;
+mod invariants;
 #[cfg(test)]
 mod tests;

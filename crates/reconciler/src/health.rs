@@ -17,28 +17,28 @@ use crate::NAMED;
 /// moment.
 const GRACE: Duration = Duration::from_mins(1);
 /// Delay before a failed read is retried.
-const AGAIN: Duration = Duration::from_mins(1);
+const RETRY: Duration = Duration::from_mins(1);
 /// Delay between a write and its readiness check. An object that is still changing is written
 /// repeatedly.
-const CALM: Duration = Duration::from_secs(10);
+const DEBOUNCE: Duration = Duration::from_secs(10);
 /// Upper bound of the delay. It doubles with each check without news, because some controllers keep
 /// writing to the status of ready objects.
-const CALMEST: Duration = Duration::from_mins(5);
+const MAX_DEBOUNCE: Duration = Duration::from_mins(5);
 /// Reason of the condition.
 const NOT_READY: &str = "NotReady";
 
 /// Readiness of a release. Times are monotonic, since the controller started.
 #[derive(Debug, Default)]
 pub struct Health {
-    ailing: BTreeMap<ObjectId, Ailment>,
+    unready: BTreeMap<ObjectId, UnreadyObject>,
     /// Objects that could not be read, with the time of the attempt.
     unread: BTreeMap<ObjectId, Duration>,
     /// Message of a previous controller about the release.
     previous: Option<String>,
     /// Whether all objects need a check.
-    is_uncertain: bool,
+    needs_full_check: bool,
     /// Number of consecutive, closely spaced checks without a change.
-    fruitless: u32,
+    unchanged_checks: u32,
     checked: Option<Duration>,
 }
 
@@ -57,50 +57,54 @@ pub enum Checked {
 
 /// An unready object.
 #[derive(Debug)]
-struct Ailment {
+struct UnreadyObject {
     /// Time from which it degrades the release.
-    counts_at: Duration,
+    degrades_at: Duration,
     message: String,
 }
 
 impl Health {
     /// Takes over the message of a previous controller and schedules a check. Returns whether the
     /// message is new.
-    pub fn said_before(&mut self, degraded: Option<String>) -> bool {
-        let is_new = degraded.is_some() && self.ailing.is_empty();
+    pub fn restore(&mut self, degraded: Option<String>) -> bool {
+        let is_new = degraded.is_some() && self.unready.is_empty();
         if is_new {
             self.previous = degraded;
-            self.is_uncertain = true;
+            self.needs_full_check = true;
         }
         is_new
     }
 
     /// Schedules a check of all objects.
-    pub fn doubt(&mut self) {
-        self.is_uncertain = true;
+    pub fn request_full_check(&mut self) {
+        self.needs_full_check = true;
     }
 
     /// Returns and clears whether all objects need a check.
-    pub fn is_uncertain(&mut self) -> bool {
-        std::mem::take(&mut self.is_uncertain)
+    pub fn take_full_check(&mut self) -> bool {
+        std::mem::take(&mut self.needs_full_check)
     }
 
     /// Resets the state after a run that waited for everything.
-    pub fn is_well(&mut self) {
+    pub fn reset(&mut self) {
         *self = Self::default();
     }
 
     /// Returns the delay between a write and its check.
-    pub fn calm(&self) -> Duration {
-        CALM.saturating_mul(1 << self.fruitless.min(5)).min(CALMEST)
+    pub fn debounce(&self) -> Duration {
+        DEBOUNCE
+            .saturating_mul(1 << self.unchanged_checks.min(5))
+            .min(MAX_DEBOUNCE)
     }
 
     /// Records whether a check found a change.
-    fn note(&mut self, is_other: bool, now: Duration) {
-        let calm = self.calm();
-        let is_soon = self.checked.is_some_and(|checked| now < checked + calm * 2);
-        self.fruitless = if is_soon && !is_other {
-            self.fruitless.saturating_add(1)
+    fn record_check(&mut self, has_changed: bool, now: Duration) {
+        let debounce = self.debounce();
+        let is_close = self
+            .checked
+            .is_some_and(|checked| now < checked + debounce * 2);
+        self.unchanged_checks = if is_close && !has_changed {
+            self.unchanged_checks.saturating_add(1)
         } else {
             0
         };
@@ -109,70 +113,73 @@ impl Health {
 
     /// Returns the time of the next check without a write, or `None`.
     pub fn due(&self, now: Duration) -> Option<Duration> {
-        let ailing = self.ailing.values().map(|one| one.counts_at);
-        let ailing = ailing.filter(|at| *at > now);
-        let unread = self.unread.values().map(|tried| *tried + AGAIN);
-        ailing.chain(unread).min()
+        let unready = self.unready.values().map(|one| one.degrades_at);
+        let unready = unready.filter(|at| *at > now);
+        let unread = self.unread.values().map(|tried| *tried + RETRY);
+        unready.chain(unread).min()
     }
 
     /// Returns the objects that need a repeated check.
     pub fn pending(&self) -> impl Iterator<Item = &ObjectId> {
-        self.ailing.keys().chain(self.unread.keys())
+        self.unready.keys().chain(self.unread.keys())
     }
 
     /// Evaluates a check of these objects, which include the pending ones.
     pub fn check(&mut self, read: impl IntoIterator<Item = (ObjectId, Checked)>, now: Duration) {
-        let mut is_other = false;
+        let mut has_changed = false;
         for (id, read) in read {
             let was_unread = self.unread.remove(&id).is_some();
-            let was_ailing = self.ailing.contains_key(&id);
+            let was_unready = self.unready.contains_key(&id);
             match read {
-                Checked::Assessed(found) => self.judge(id.clone(), found, now),
+                Checked::Assessed(found) => self.assess(id.clone(), found, now),
                 // A deleted object is drift, and handled elsewhere.
-                Checked::Missing => drop(self.ailing.remove(&id)),
+                Checked::Missing => drop(self.unready.remove(&id)),
                 Checked::Unread => {
-                    is_other |= was_unread;
+                    has_changed |= was_unread;
                     self.unread.insert(id, now);
                     continue;
                 }
                 Checked::Unreadable => {
-                    self.ailing.remove(&id);
+                    self.unready.remove(&id);
                     continue;
                 }
             }
-            is_other |= was_unread || was_ailing != self.ailing.contains_key(&id);
+            has_changed |= was_unread || was_unready != self.unready.contains_key(&id);
         }
-        self.note(is_other, now);
+        self.record_check(has_changed, now);
         self.previous = None;
     }
 
-    fn judge(&mut self, id: ObjectId, found: Assessment, now: Duration) {
-        let counts_at = match found.readiness {
+    fn assess(&mut self, id: ObjectId, found: Assessment, now: Duration) {
+        let degrades_at = match found.readiness {
             Readiness::Failed if found.give_up != GiveUp::AtDeadline => now,
             // An unused claim can stay pending forever (`WaitForFirstConsumer`).
             _ if id.is("", "PersistentVolumeClaim") => {
-                self.ailing.remove(&id);
+                self.unready.remove(&id);
                 return;
             }
             Readiness::Current => {
-                self.ailing.remove(&id);
+                self.unready.remove(&id);
                 return;
             }
             // The previous controller already reported it.
             _ if self.previous.is_some() => now,
             _ => now + GRACE,
         };
-        let known = self.ailing.remove(&id);
-        let ailment = Ailment {
-            counts_at: known.map_or(counts_at, |known| known.counts_at.min(counts_at)),
+        let known = self.unready.remove(&id);
+        let unready_object = UnreadyObject {
+            degrades_at: known.map_or(degrades_at, |known| known.degrades_at.min(degrades_at)),
             message: found.message,
         };
-        self.ailing.insert(id, ailment);
+        self.unready.insert(id, unready_object);
     }
 
     /// Returns the condition to report, if degraded.
     pub fn condition(&self, now: Duration) -> Option<Condition> {
-        let degrading = self.ailing.iter().filter(|(_, one)| one.counts_at <= now);
+        let degrading = self
+            .unready
+            .iter()
+            .filter(|(_, one)| one.degrades_at <= now);
         let mut degrading: Vec<String> = degrading
             .map(|(id, one)| format!("{id}: {}", one.message))
             .collect();
@@ -206,77 +213,77 @@ mod tests {
         ObjectId::new("apps", "Deployment", Some("shop"), "web")
     }
 
-    fn said(health: &Health, now: Duration) -> Option<String> {
+    fn message(health: &Health, now: Duration) -> Option<String> {
         health.condition(now).map(|condition| condition.message)
     }
 
     #[test]
-    fn what_is_not_ready_for_a_while_degrades_the_release() {
+    fn an_object_that_stays_unready_degrades_the_release() {
         let mut now = Duration::ZERO;
         let mut health = Health::default();
-        health.judge(deployment(), found(Readiness::InProgress), now);
-        assert_eq!(said(&health, now), None);
+        health.assess(deployment(), found(Readiness::InProgress), now);
+        assert_eq!(message(&health, now), None);
         assert_eq!(health.due(now), Some(now + GRACE));
         now += GRACE / 2;
         // Still unready: the first time counts.
-        health.judge(deployment(), found(Readiness::InProgress), now);
+        health.assess(deployment(), found(Readiness::InProgress), now);
         now += GRACE / 2;
         let words = "Deployment.apps/shop/web: 0 of 1 replicas ready";
-        assert_eq!(said(&health, now).as_deref(), Some(words));
+        assert_eq!(message(&health, now).as_deref(), Some(words));
         assert_eq!(health.due(now), None);
-        health.judge(deployment(), found(Readiness::Current), now);
-        assert_eq!(said(&health, now), None);
+        health.assess(deployment(), found(Readiness::Current), now);
+        assert_eq!(message(&health, now), None);
     }
 
     #[test]
-    fn what_failed_degrades_it_at_once_and_an_unused_claim_does_not() {
+    fn a_failed_object_degrades_the_release_immediately_and_an_unused_volume_claim_never() {
         let mut now = Duration::ZERO;
         let mut health = Health::default();
-        health.judge(deployment(), found(Readiness::Failed), now);
-        assert!(said(&health, now).is_some());
-        health.is_well();
-        assert_eq!(said(&health, now), None);
+        health.assess(deployment(), found(Readiness::Failed), now);
+        assert!(message(&health, now).is_some());
+        health.reset();
+        assert_eq!(message(&health, now), None);
         let claim = ObjectId::new("", "PersistentVolumeClaim", Some("shop"), "data");
-        health.judge(claim.clone(), found(Readiness::InProgress), now);
+        health.assess(claim.clone(), found(Readiness::InProgress), now);
         now += GRACE * 2;
-        assert_eq!(said(&health, now), None);
-        health.judge(claim, found(Readiness::Failed), now);
-        assert!(said(&health, now).is_some());
+        assert_eq!(message(&health, now), None);
+        health.assess(claim, found(Readiness::Failed), now);
+        assert!(message(&health, now).is_some());
     }
 
     #[test]
-    fn who_writes_a_status_without_end_is_read_less_and_less() {
+    fn frequent_status_writes_are_checked_less_often() {
         let mut now = Duration::ZERO;
         let mut health = Health::default();
         for expected in [10, 20, 40, 80, 160, 300, 300] {
-            assert_eq!(health.calm(), Duration::from_secs(expected));
-            health.note(false, now);
+            assert_eq!(health.debounce(), Duration::from_secs(expected));
+            health.record_check(false, now);
             if expected == 10 {
                 // The first check is not close to an earlier one.
-                health.note(false, now);
+                health.record_check(false, now);
             }
-            now += health.calm();
+            now += health.debounce();
         }
         // A check with a change, or a quiet period, resets the delay.
-        health.note(true, now);
-        assert_eq!(health.calm(), CALM);
-        health.note(false, now);
-        assert!(health.calm() > CALM);
-        now += CALMEST * 2;
-        health.note(false, now);
-        assert_eq!(health.calm(), CALM);
+        health.record_check(true, now);
+        assert_eq!(health.debounce(), DEBOUNCE);
+        health.record_check(false, now);
+        assert!(health.debounce() > DEBOUNCE);
+        now += MAX_DEBOUNCE * 2;
+        health.record_check(false, now);
+        assert_eq!(health.debounce(), DEBOUNCE);
     }
 
     #[test]
-    fn what_was_said_before_stands_until_somebody_looked() {
+    fn the_message_of_a_previous_controller_is_retained_until_a_check() {
         let now = Duration::ZERO;
         let mut health = Health::default();
-        assert!(health.said_before(Some("web is down".to_owned())));
-        assert_eq!(said(&health, now).as_deref(), Some("web is down"));
-        health.judge(deployment(), found(Readiness::InProgress), now);
+        assert!(health.restore(Some("web is down".to_owned())));
+        assert_eq!(message(&health, now).as_deref(), Some("web is down"));
+        health.assess(deployment(), found(Readiness::InProgress), now);
         health.previous = None;
         // Present knowledge replaces the inherited message, without another check.
-        assert!(!health.said_before(Some("web is down".to_owned())));
-        assert!(said(&health, now).unwrap().starts_with("Deployment"));
+        assert!(!health.restore(Some("web is down".to_owned())));
+        assert!(message(&health, now).unwrap().starts_with("Deployment"));
     }
 }

@@ -7,9 +7,9 @@ pub mod backoff;
 pub mod config;
 pub mod environment;
 pub mod health;
-pub mod hold;
 pub mod outcome;
 pub mod release;
+pub mod stall;
 pub mod state_changes;
 
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub enum ReconcileOutcome {
 
 impl ReconcileOutcome {
     /// Returns the outcome in one word.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Unchanged => "unchanged",
             Self::Deployed => "deployed",
@@ -68,28 +68,28 @@ impl ReconcileOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReconcileReport {
     /// The outcome.
-    pub end: ReconcileOutcome,
+    pub outcome: ReconcileOutcome,
     /// The reason in one line, if any; the counts for a deployment.
     pub message: String,
     /// Whether it only corrected drift.
     pub is_correction: bool,
     /// Message for the public: codes and objects.
-    pub about: String,
+    pub public_message: String,
     /// Condition to report.
     pub condition: Option<Condition>,
     /// A sync request that was fulfilled.
     pub request: Option<SyncRequest>,
     /// Requeue delay, if not the interval.
-    pub pause: Option<Duration>,
+    pub requeue_after: Option<Duration>,
     /// Whether it waits for dependencies.
     pub waits: bool,
     /// Outcome for the last applied revision, which is retained while this waits.
-    pub kept: Option<Box<Kept>>,
+    pub retained: Option<Box<Retained>>,
 }
 
 /// The last applied revision, retained while a newer one waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct Retained {
     /// The desired state at that revision.
     pub target: TargetId,
     /// The revision.
@@ -100,50 +100,59 @@ pub struct Kept {
 
 impl ReconcileReport {
     /// Creates a report without conditions and requests.
-    pub fn new(end: ReconcileOutcome, message: impl Into<String>) -> Self {
+    pub fn new(outcome: ReconcileOutcome, message: impl Into<String>) -> Self {
         Self {
-            end,
+            outcome,
             message: message.into(),
             is_correction: false,
-            about: String::new(),
+            public_message: String::new(),
             condition: None,
             request: None,
-            pause: None,
+            requeue_after: None,
             waits: false,
-            kept: None,
+            retained: None,
         }
     }
 
     /// Creates a report with the messages for operators and for the public.
-    pub fn because(end: ReconcileOutcome, reasons: &Reasons) -> Self {
-        Self::new(end, reasons.message.clone()).about(reasons.about.clone())
+    pub fn with_reasons(outcome: ReconcileOutcome, reasons: &Reasons) -> Self {
+        Self::new(outcome, reasons.message.clone())
+            .with_public_message(reasons.public_message.clone())
     }
 
     /// Returns the outcome in the cluster: that of the retained revision, if any.
-    pub fn in_the_end(&self) -> ReconcileOutcome {
-        self.kept.as_ref().map_or(self.end, |kept| kept.report.end)
+    pub fn effective_outcome(&self) -> ReconcileOutcome {
+        self.retained
+            .as_ref()
+            .map_or(self.outcome, |retained| retained.report.outcome)
     }
 
     /// Returns whether a retry is due soon.
     pub fn failed(&self) -> bool {
-        self.end == ReconcileOutcome::Failed || self.in_the_end() == ReconcileOutcome::Failed
+        self.outcome == ReconcileOutcome::Failed
+            || self.effective_outcome() == ReconcileOutcome::Failed
     }
 
     /// Returns whether a drift correction could have unblocked the waiting revision.
-    pub fn made_way(&self) -> bool {
+    pub fn could_unblock(&self) -> bool {
         let is_stopped = matches!(
-            self.end,
+            self.outcome,
             ReconcileOutcome::Failed | ReconcileOutcome::Refused | ReconcileOutcome::Unapproved
         );
-        self.kept.is_some() && is_stopped && self.in_the_end() == ReconcileOutcome::Deployed
+        self.retained.is_some()
+            && is_stopped
+            && self.effective_outcome() == ReconcileOutcome::Deployed
     }
 
     /// Returns the conditions to report: those of the environment first, then others of different
     /// kinds.
     pub fn conditions(&self, of_environment: &[Condition]) -> Vec<Condition> {
         let mut conditions = of_environment.to_vec();
-        let kept = self.kept.iter().map(|kept| &kept.report.condition);
-        for condition in [&self.condition].into_iter().chain(kept).flatten() {
+        let retained = self
+            .retained
+            .iter()
+            .map(|retained| &retained.report.condition);
+        for condition in [&self.condition].into_iter().chain(retained).flatten() {
             if conditions.iter().all(|known| known.kind != condition.kind) {
                 conditions.push(condition.clone());
             }
@@ -153,14 +162,14 @@ impl ReconcileReport {
 
     /// Sets the message for the public.
     #[must_use]
-    pub fn about(mut self, about: impl Into<String>) -> Self {
-        self.about = about.into();
+    pub fn with_public_message(mut self, public_message: impl Into<String>) -> Self {
+        self.public_message = public_message.into();
         self
     }
 
     /// Adds a condition with the message of the report.
     #[must_use]
-    pub fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
+    pub fn with_condition(mut self, kind: ConditionKind, reason: &str) -> Self {
         self.condition = Some(Condition {
             kind,
             reason: reason.to_owned(),
@@ -173,23 +182,28 @@ impl ReconcileReport {
 /// Returns the outcome of a reconcile that panicked. The panic message is only on stderr, because it
 /// can quote anything.
 pub fn panicked() -> ReconcileReport {
-    ReconcileReport::new(ReconcileOutcome::Failed, PANICKED).about("internal")
+    ReconcileReport::new(ReconcileOutcome::Failed, PANICKED).with_public_message("internal")
 }
 
 /// Returns the outcome of a plan that waits for approval.
 pub fn unapproved(missing: &Reasons) -> ReconcileReport {
-    let report = ReconcileReport::because(ReconcileOutcome::Unapproved, missing);
-    report.saying(ConditionKind::Stalled, AWAITING)
+    let report = ReconcileReport::with_reasons(ReconcileOutcome::Unapproved, missing);
+    report.with_condition(ConditionKind::Stalled, AWAITING)
 }
 
 /// Returns the outcome for a change that waits for its window.
-pub fn window_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -> ReconcileReport {
-    let report = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
+pub fn window_closed(
+    windows: &Windows,
+    requests: &UserRequests,
+    now: Timestamp,
+) -> ReconcileReport {
+    let report =
+        ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).with_public_message(CLOSED);
     ReconcileReport {
         // Requests with a window override do not get here.
-        request: orders.sync.clone(),
-        pause: until_open(windows, now),
-        ..report.saying(ConditionKind::Waiting, WINDOW_CLOSED)
+        request: requests.sync.clone(),
+        requeue_after: until_open(windows, now),
+        ..report.with_condition(ConditionKind::Waiting, WINDOW_CLOSED)
     }
 }
 
@@ -197,19 +211,19 @@ pub fn window_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -
 pub fn suspended(suspension: &Suspension, now: Timestamp) -> ReconcileReport {
     let left = suspension.until.map(|until| until.duration_since(now));
     ReconcileReport {
-        pause: left.and_then(|left| left.try_into().ok()),
+        requeue_after: left.and_then(|left| left.try_into().ok()),
         ..ReconcileReport::new(ReconcileOutcome::Suspended, suspension.words())
     }
 }
 
 /// Returns the outcome if planning failed. `failures` is the number of previous failures. Passing
 /// errors get no condition at first, and nothing is written to an unreachable cluster.
-pub fn unplanned(failure: &Failure, failures: u32) -> ReconcileReport {
-    let report = ReconcileReport::because(ReconcileOutcome::Failed, &failure.reasons);
-    if failure.may_pass || failures == 0 {
+pub fn plan_failed(failure: &Failure, failures: u32) -> ReconcileReport {
+    let report = ReconcileReport::with_reasons(ReconcileOutcome::Failed, &failure.reasons);
+    if failure.is_transient || failures == 0 {
         report
     } else {
-        report.saying(ConditionKind::Stalled, "Failed")
+        report.with_condition(ConditionKind::Stalled, "Failed")
     }
 }
 
@@ -236,8 +250,8 @@ pub fn policy<'m>(sync: &SyncPolicy, recorded: impl IntoIterator<Item = &'m Memo
 }
 
 /// Returns whether windows forbid new changes now.
-pub fn is_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -> bool {
-    let is_overridden = orders
+pub fn is_window_closed(windows: &Windows, requests: &UserRequests, now: Timestamp) -> bool {
+    let is_overridden = requests
         .sync
         .as_ref()
         .is_some_and(|sync| sync.override_window);

@@ -6,7 +6,7 @@
 
 mod protocol;
 mod reconcile;
-mod rest;
+mod requeue;
 mod retain;
 
 use std::time::Duration;
@@ -15,15 +15,15 @@ use pleach_state::inventory::Condition;
 
 pub use self::protocol::{
     Answer, Approval, Changes, Command, ContentId, Depth, Event, Failure, Fetch, Finished, Found,
-    Notification, Ownership, PlanSummary, Reasons, Refusal, RunSummary, TargetFacts, TargetId,
-    Task, TaskId, Tell, Wait,
+    Notification, Ownership, PlanSummary, Reasons, Refusal, RunSummary, StatusReport, TargetFacts,
+    TargetId, Task, TaskId, Wait,
 };
 use self::reconcile::{Step, Work};
-use self::rest::{Rest, Telling};
+use self::requeue::{Reporting, Requeue};
 use crate::Moment;
 use crate::health::Health;
 use crate::outcome::{ReconcileOutcome, ReconcileReport};
-use crate::state_changes::Told;
+use crate::state_changes::NotificationState;
 
 /// Interval in which every object gets a dry run.
 const VERIFY: Duration = Duration::from_hours(24);
@@ -55,19 +55,19 @@ pub struct Release {
     /// Number of consecutive failures.
     failures: u32,
     /// The last reconciled state. Drift is corrected to it while a newer one waits.
-    reached: Option<TargetFacts>,
+    reconciled: Option<TargetFacts>,
     /// Lookup of the state at the recorded commit, until a reconcile succeeds.
     lookup: Option<Lookup>,
     /// The last plan that waited for approval.
     awaited: Option<AwaitedApproval>,
     /// Number of consecutive drift corrections that could unblock the waiting revision.
-    made_way: u32,
+    unblocking_corrections: u32,
     /// Whether other content was started since and did not finish.
-    is_elsewhere: bool,
+    is_partly_applied: bool,
     /// The last reported conditions; `None` before the first report.
-    told: Option<Vec<Condition>>,
+    reported_conditions: Option<Vec<Condition>>,
     /// Time of the last heartbeat in the record that the controller follows the release.
-    renewed: Duration,
+    last_heartbeat: Duration,
     /// Whether the record verifiably belongs to this release on the expected cluster. Nothing is
     /// reported to other records.
     is_ours: bool,
@@ -77,11 +77,11 @@ pub struct Release {
     /// Fields that other clients keep writing to.
     contended: Vec<String>,
     /// Number of consecutive changes that required no action.
-    fruitless: u32,
+    unneeded_triggers: u32,
     /// Whether the desired state was already reconciled before the last reconcile.
-    was_reached: bool,
+    was_reconciled: bool,
     /// State of the notifications.
-    news: Told,
+    notification_state: NotificationState,
     /// Oldest shared answer to use. `None`: only answers requested from now on.
     since: Option<Duration>,
 }
@@ -91,11 +91,11 @@ enum Phase {
     /// A reconcile is in progress.
     Working(Box<Work>),
     /// The outcome of a reconcile, or a change since, is reported.
-    Telling(Box<Telling>),
+    Reporting(Box<Reporting>),
     /// Readiness is checked.
-    Checking(Box<Rest>),
+    Checking(Box<Requeue>),
     /// Nothing is done until an event.
-    Resting(Box<Rest>),
+    Waiting(Box<Requeue>),
     /// The release is not reconciled any more.
     Ended,
 }
@@ -142,21 +142,21 @@ impl Release {
             is_dependency_reconciled: false,
             changes: Changes::default(),
             failures: 0,
-            reached: None,
+            reconciled: None,
             lookup: None,
             awaited: None,
-            made_way: 0,
-            is_elsewhere: false,
-            told: None,
-            renewed: now.at,
+            unblocking_corrections: 0,
+            is_partly_applied: false,
+            reported_conditions: None,
+            last_heartbeat: now.at,
             is_ours: false,
             // Random, to spread verification over the day.
             verify_at: now.at + VERIFY.mul_f64(now.random),
             health: Health::default(),
             contended: Vec::new(),
-            fruitless: 0,
-            was_reached: false,
-            news: Told::default(),
+            unneeded_triggers: 0,
+            was_reconciled: false,
+            notification_state: NotificationState::default(),
             since: Some(now.at),
         }
     }
@@ -164,7 +164,7 @@ impl Release {
     /// Starts the first reconcile.
     pub fn start(&mut self) -> Vec<Command> {
         let since = self.since;
-        self.begin(since);
+        self.start_reconcile(since);
         std::mem::take(&mut self.commands)
     }
 
@@ -196,17 +196,17 @@ impl Release {
             Event::Answer(_, Answer::Changed(changes)) => self.changes.extend(changes),
             Event::Answer(..) => {}
         }
-        self.wake();
+        self.start_if_due();
         std::mem::take(&mut self.commands)
     }
 
     /// Returns the time of the next [`Event::Tick`], if one is needed.
     pub fn wake_at(&self) -> Option<Duration> {
-        let Phase::Resting(rest) = &self.phase else {
+        let Phase::Waiting(requeue) = &self.phase else {
             return None;
         };
-        let renewal = self.renewal_at();
-        Some(renewal.map_or(rest.until, |at| at.min(rest.until)))
+        let heartbeat = self.next_heartbeat();
+        Some(heartbeat.map_or(requeue.until, |at| at.min(requeue.until)))
     }
 
     /// Returns a number for a desired state.
@@ -218,12 +218,15 @@ impl Release {
     pub fn uses(&self, id: TargetId) -> bool {
         let found = self.lookup.as_ref().and_then(Lookup::found);
         let work = match &self.phase {
-            Phase::Working(work) => [Some(&work.desired), work.kept.as_ref()],
-            Phase::Telling(telling) => [Some(&telling.rest.desired), telling.rest.kept.as_ref()],
-            Phase::Checking(rest) | Phase::Resting(rest) => [Some(&rest.desired), None],
+            Phase::Working(work) => [Some(&work.desired), work.retained.as_ref()],
+            Phase::Reporting(reporting) => [
+                Some(&reporting.requeue.desired),
+                reporting.requeue.retained.as_ref(),
+            ],
+            Phase::Checking(requeue) | Phase::Waiting(requeue) => [Some(&requeue.desired), None],
             Phase::Ended => [None, None],
         };
-        let known = [Some(&self.target), self.reached.as_ref(), found];
+        let known = [Some(&self.target), self.reconciled.as_ref(), found];
         let mut all = known.into_iter().chain(work).flatten();
         all.any(|target| target.id == id)
     }
@@ -266,7 +269,7 @@ impl Release {
     fn on_end(&mut self, now: Moment) {
         match &self.phase {
             Phase::Working(work) if work.step == Step::Execute => self.cancel_obsolete_run(),
-            Phase::Telling(_) if !self.is_stopping => {}
+            Phase::Reporting(_) if !self.is_stopping => {}
             Phase::Ended => {}
             Phase::Working(work) if work.step != Step::Queue && !self.is_stopping => {
                 // Its start was reported.
@@ -287,15 +290,15 @@ impl Release {
     fn on_answer(&mut self, answer: Answer, now: Moment) {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Working(work) => self.on_work(*work, answer, now),
-            Phase::Telling(telling) => self.on_told(*telling, &answer, now),
-            Phase::Checking(rest) => self.on_checked(*rest, answer, now),
-            Phase::Resting(rest) => self.on_rest(*rest, answer),
+            Phase::Reporting(reporting) => self.on_reported(*reporting, &answer, now),
+            Phase::Checking(requeue) => self.on_checked(*requeue, answer, now),
+            Phase::Waiting(requeue) => self.on_wait_answer(*requeue, answer),
             Phase::Ended => {}
         }
     }
 
     /// Starts a reconcile of the newest desired state.
-    fn begin(&mut self, since: Option<Duration>) {
+    fn start_reconcile(&mut self, since: Option<Duration>) {
         self.since = since;
         self.take_target();
         self.is_requested = false;
@@ -321,8 +324,8 @@ impl Release {
         }
         self.failures = 0;
         self.since = None;
-        let is_in_vain = |lookup: &mut Lookup| matches!(lookup.state, LookupState::Nothing);
-        self.lookup.take_if(is_in_vain);
+        let is_without_result = |lookup: &mut Lookup| matches!(lookup.state, LookupState::Nothing);
+        self.lookup.take_if(is_without_result);
     }
 
     /// Waits for the slot and the permit.
@@ -334,7 +337,7 @@ impl Release {
             target: work.desired.id,
             // Changed objects are reconciled first, without a permit.
             needs_permit: work.changes.objects.is_empty(),
-            reached: self.reached.as_ref().map(|reached| reached.id),
+            reconciled: self.reconciled.as_ref().map(|reconciled| reconciled.id),
             since: self.since,
         };
         self.run(admit);
@@ -369,6 +372,6 @@ impl Changes {
 }
 
 #[cfg(test)]
-mod laws;
+mod invariants;
 #[cfg(test)]
 mod tests;

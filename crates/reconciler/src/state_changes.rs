@@ -8,8 +8,8 @@ use pleach_model::object::{Digest, ReleaseName};
 use pleach_state::inventory::Condition;
 
 use crate::config::StateChange;
-use crate::hold::Hold;
-use crate::outcome::{Kept, ReconcileOutcome};
+use crate::outcome::{ReconcileOutcome, Retained};
+use crate::stall::Stall;
 
 /// Largest burst of notifications about one release.
 const BURST: u32 = 20;
@@ -22,12 +22,12 @@ const LONGEST: usize = 1024;
 ///
 /// Times are monotonic, since the controller started.
 #[derive(Debug)]
-pub struct Told {
+pub struct NotificationState {
     last: Option<Digest>,
     /// Last state reported about a revision that is retained while another one waits.
-    kept: Option<Digest>,
-    /// Last reported hold of the environment.
-    hold: Option<Digest>,
+    retained: Option<Digest>,
+    /// Last reported stall of the environment.
+    stall: Option<Digest>,
     /// Whether lost readiness was reported.
     is_degraded: bool,
     /// Whether contended fields were reported.
@@ -38,7 +38,7 @@ pub struct Told {
 
 /// A notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct Notice {
     /// One word, for the Event.
     pub reason: &'static str,
     /// Whether a user must act.
@@ -49,12 +49,12 @@ pub struct Item {
     pub message: String,
 }
 
-impl Default for Told {
+impl Default for NotificationState {
     fn default() -> Self {
         Self {
             last: None,
-            kept: None,
-            hold: None,
+            retained: None,
+            stall: None,
             is_degraded: false,
             is_contended: false,
             left: BURST,
@@ -63,66 +63,66 @@ impl Default for Told {
     }
 }
 
-impl Told {
+impl NotificationState {
     /// Returns the notification about the retained revision while a newer one waits.
-    pub fn of_kept(&mut self, kept: Option<&Kept>, now: Duration) -> Option<Item> {
-        let Some(kept) = kept else {
-            self.kept = None;
+    pub fn of_retained(&mut self, retained: Option<&Retained>, now: Duration) -> Option<Notice> {
+        let Some(retained) = retained else {
+            self.retained = None;
             return None;
         };
-        let (revision, report) = (&kept.revision, &kept.report);
+        let (revision, report) = (&retained.revision, &retained.report);
         // Waiting and refusals are reported for the newer revision.
         if !matches!(
-            report.end,
+            report.outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
         ) {
             return None;
         }
-        std::mem::swap(&mut self.last, &mut self.kept);
-        let item = self.of(report.end, true, revision, &report.message, now);
-        std::mem::swap(&mut self.last, &mut self.kept);
-        item
+        std::mem::swap(&mut self.last, &mut self.retained);
+        let notice = self.of_outcome(report.outcome, true, revision, &report.message, now);
+        std::mem::swap(&mut self.last, &mut self.retained);
+        notice
     }
 
-    /// Returns the notification about a hold of the environment; `None` if it was already sent. A
-    /// hold that ended is reported again when it returns.
-    pub fn of_hold(&mut self, hold: Option<&Hold>, now: Duration) -> Option<Item> {
-        let state = hold.map(|hold| {
-            let commit = hold.revision.as_deref().unwrap_or_default();
-            Digest::of(format!("{} {commit}", hold.reason).as_bytes())
+    /// Returns the notification about a stall of the environment; `None` if it was already sent. A
+    /// stall that ended is reported again when it returns.
+    pub fn of_stall(&mut self, stall: Option<&Stall>, now: Duration) -> Option<Notice> {
+        let state = stall.map(|stall| {
+            let commit = stall.revision.as_deref().unwrap_or_default();
+            Digest::of(format!("{} {commit}", stall.reason).as_bytes())
         });
-        let was_reported = std::mem::replace(&mut self.hold, state) == state;
-        let hold = hold?;
+        let was_reported = std::mem::replace(&mut self.stall, state) == state;
+        let stall = stall?;
         if was_reported || !self.take_permit(now) {
             return None;
         }
-        Some(Item {
+        Some(Notice {
             reason: "SyncFailed",
             is_warning: true,
             cause: Some(NotificationCause::Failed),
-            message: line(&hold.message),
+            message: line(&stall.message),
         })
     }
 
     /// Records that lost readiness was reported before.
-    pub fn was_degraded(&mut self) {
+    pub fn set_degraded(&mut self) {
         self.is_degraded = true;
     }
 
     /// Returns the notification about lost or regained readiness.
-    pub fn of_health(&mut self, degraded: Option<&Condition>, now: Duration) -> Option<Item> {
+    pub fn of_health(&mut self, degraded: Option<&Condition>, now: Duration) -> Option<Notice> {
         if self.is_degraded == degraded.is_some() || !self.take_permit(now) {
             return None;
         }
         self.is_degraded = degraded.is_some();
         Some(match degraded {
-            Some(condition) => Item {
+            Some(condition) => Notice {
                 reason: "Degraded",
                 is_warning: true,
                 cause: Some(NotificationCause::Degraded),
                 message: line(&condition.message),
             },
-            None => Item {
+            None => Notice {
                 reason: "Recovered",
                 is_warning: false,
                 cause: None,
@@ -133,7 +133,7 @@ impl Told {
 
     /// Returns the notification about fields that other clients keep writing to. `None` if it was
     /// already sent and the contention has not ended since.
-    pub fn of_contended(&mut self, fields: &[String], now: Duration) -> Option<Item> {
+    pub fn of_contended(&mut self, fields: &[String], now: Duration) -> Option<Notice> {
         if fields.is_empty() {
             self.is_contended = false;
             return None;
@@ -143,7 +143,7 @@ impl Told {
         }
         self.is_contended = true;
         let fields = fields.join("; ");
-        Some(Item {
+        Some(Notice {
             reason: "Contended",
             is_warning: true,
             cause: Some(NotificationCause::Drifted),
@@ -154,24 +154,24 @@ impl Told {
     }
 
     /// Records that the environment is no longer stalled.
-    pub fn free(&mut self) {
-        self.hold = None;
+    pub fn clear_stall(&mut self) {
+        self.stall = None;
     }
 
     /// Returns the notification about a reconcile. `None` if it was already sent or the rate limit
-    /// is reached. `was_reached`: the same content was reconciled before.
-    pub fn of(
+    /// is reached. `was_reconciled`: the same content was reconciled before.
+    pub fn of_outcome(
         &mut self,
-        end: ReconcileOutcome,
-        was_reached: bool,
+        outcome: ReconcileOutcome,
+        was_reconciled: bool,
         revision: &str,
         message: &str,
         now: Duration,
-    ) -> Option<Item> {
+    ) -> Option<Notice> {
         let warning = |reason, cause| Some((reason, true, cause));
         let normal = |reason, cause| Some((reason, false, cause));
-        let (reason, is_warning, cause) = match end {
-            ReconcileOutcome::Deployed if was_reached => {
+        let (reason, is_warning, cause) = match outcome {
+            ReconcileOutcome::Deployed if was_reconciled => {
                 // Each correction is a separate event, so it is complete once reported.
                 self.last = None;
                 normal("DriftCorrected", Some(NotificationCause::Drifted))
@@ -179,7 +179,7 @@ impl Told {
             ReconcileOutcome::Deployed => normal("Deployed", Some(NotificationCause::Deployed)),
             ReconcileOutcome::Removed => normal("Removed", None),
             ReconcileOutcome::Drifted => warning("Drifted", Some(NotificationCause::Drifted)),
-            ReconcileOutcome::Failed if was_reached => {
+            ReconcileOutcome::Failed if was_reconciled => {
                 warning("Degraded", Some(NotificationCause::Degraded))
             }
             ReconcileOutcome::Failed => warning("SyncFailed", Some(NotificationCause::Failed)),
@@ -195,7 +195,7 @@ impl Told {
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted => None,
         }?;
         // Ignore the message: retries of one failure can have different messages.
-        let state = match end {
+        let state = match outcome {
             ReconcileOutcome::Unapproved => format!("{reason} {revision} {message}"),
             _ => format!("{reason} {revision}"),
         };
@@ -203,7 +203,7 @@ impl Told {
         if self.last.replace(state) == Some(state) || !self.take_permit(now) {
             return None;
         }
-        Some(Item {
+        Some(Notice {
             reason,
             is_warning,
             cause,
@@ -219,9 +219,9 @@ impl Told {
         if self.left == BURST {
             self.refilled = now;
         }
-        let may = self.left > 0;
+        let is_allowed = self.left > 0;
         self.left = self.left.saturating_sub(1);
-        may
+        is_allowed
     }
 }
 
@@ -235,9 +235,9 @@ fn line(message: &str) -> String {
     message
 }
 
-impl Item {
+impl Notice {
     /// Returns the notification for subscribers, with version and commit of the release.
-    pub fn news(
+    pub fn state_change(
         &self,
         name: &ReleaseName,
         (version, revision): (&str, &str),
@@ -262,20 +262,23 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     fn reasons(
-        told: &mut Told,
-        ends: &[(ReconcileOutcome, bool)],
+        notifications: &mut NotificationState,
+        outcomes: &[(ReconcileOutcome, bool)],
         now: Duration,
     ) -> Vec<&'static str> {
-        ends.iter()
-            .filter_map(|(end, was_reached)| told.of(*end, *was_reached, "abc", "why", now))
-            .map(|item| item.reason)
+        outcomes
+            .iter()
+            .filter_map(|(outcome, was_reconciled)| {
+                notifications.of_outcome(*outcome, *was_reconciled, "abc", "why", now)
+            })
+            .map(|notice| notice.reason)
             .collect()
     }
 
     #[test]
-    fn each_change_of_state_is_told_once() {
-        let mut told = Told::default();
-        let ends = [
+    fn each_state_change_is_notified_once() {
+        let mut notifications = NotificationState::default();
+        let outcomes = [
             (ReconcileOutcome::Failed, false),
             (ReconcileOutcome::Failed, false),
             (ReconcileOutcome::Superseded, false),
@@ -289,88 +292,94 @@ mod tests {
             (ReconcileOutcome::Failed, true),
         ];
         assert_eq!(
-            reasons(&mut told, &ends, NOW),
+            reasons(&mut notifications, &outcomes, NOW),
             ["SyncFailed", "Deployed", "Degraded", "Degraded"]
         );
         // Another commit is another failure.
         assert!(
-            told.of(ReconcileOutcome::Failed, false, "abc", "why", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Failed, false, "abc", "why", NOW)
                 .is_some()
         );
         assert!(
-            told.of(ReconcileOutcome::Failed, false, "def", "why", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Failed, false, "def", "why", NOW)
                 .is_some()
         );
         assert!(
-            told.of(ReconcileOutcome::Failed, false, "def", "other words", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Failed, false, "def", "other words", NOW)
                 .is_none()
         );
         // Another plan needs another approval.
         assert!(
-            told.of(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
                 .is_some()
         );
         assert!(
-            told.of(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
                 .is_none()
         );
         assert!(
-            told.of(ReconcileOutcome::Unapproved, false, "def", "b", NOW)
+            notifications
+                .of_outcome(ReconcileOutcome::Unapproved, false, "def", "b", NOW)
                 .is_some()
         );
     }
 
     #[test]
-    fn what_holds_the_environment_is_told_once() {
-        let hold = |commit: &str| Hold {
+    fn a_stall_of_the_environment_is_notified_once() {
+        let stall = |commit: &str| Stall {
             revision: Some(commit.to_owned()),
-            ..Hold::new("InvalidRepository", "it cannot\nbe rendered")
+            ..Stall::new("InvalidRepository", "it cannot\nbe rendered")
         };
-        let mut told = Told::default();
-        let item = told.of_hold(Some(&hold("abc")), NOW).unwrap();
-        assert_eq!(item.cause, Some(NotificationCause::Failed));
+        let mut notifications = NotificationState::default();
+        let notice = notifications.of_stall(Some(&stall("abc")), NOW).unwrap();
+        assert_eq!(notice.cause, Some(NotificationCause::Failed));
         assert_eq!(
-            (item.reason, item.message.as_str()),
+            (notice.reason, notice.message.as_str()),
             ("SyncFailed", "it cannot be rendered")
         );
-        assert!(told.of_hold(Some(&hold("abc")), NOW).is_none());
+        assert!(notifications.of_stall(Some(&stall("abc")), NOW).is_none());
         // Another commit is another failure, and so is the same one after a good commit.
-        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
-        assert!(told.of_hold(None, NOW).is_none());
-        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
-        told.free();
-        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
+        assert!(notifications.of_stall(Some(&stall("def")), NOW).is_some());
+        assert!(notifications.of_stall(None, NOW).is_none());
+        assert!(notifications.of_stall(Some(&stall("def")), NOW).is_some());
+        notifications.clear_stall();
+        assert!(notifications.of_stall(Some(&stall("def")), NOW).is_some());
     }
 
     #[test]
-    fn a_fight_over_fields_is_reported_once() {
+    fn contention_over_fields_is_reported_once() {
         let fields = [".data.k of ConfigMap/web/a with ann".to_owned()];
-        let mut told = Told::default();
-        assert!(told.of_contended(&[], NOW).is_none());
-        let item = told.of_contended(&fields, NOW).unwrap();
-        assert_eq!((item.reason, item.is_warning), ("Contended", true));
-        assert!(item.message.ends_with(&fields[0]), "{}", item.message);
-        assert!(told.of_contended(&fields, NOW).is_none());
+        let mut notifications = NotificationState::default();
+        assert!(notifications.of_contended(&[], NOW).is_none());
+        let notice = notifications.of_contended(&fields, NOW).unwrap();
+        assert_eq!((notice.reason, notice.is_warning), ("Contended", true));
+        assert!(notice.message.ends_with(&fields[0]), "{}", notice.message);
+        assert!(notifications.of_contended(&fields, NOW).is_none());
         // The contention ended and started again.
-        assert!(told.of_contended(&[], NOW).is_none());
-        assert!(told.of_contended(&fields, NOW).is_some());
+        assert!(notifications.of_contended(&[], NOW).is_none());
+        assert!(notifications.of_contended(&fields, NOW).is_some());
     }
 
     #[test]
-    fn nobody_is_told_without_bounds() {
-        let mut told = Told::default();
+    fn notifications_are_rate_limited() {
+        let mut notifications = NotificationState::default();
         let drift = vec![(ReconcileOutcome::Deployed, true); 100];
         for (periods, expected) in [(0, BURST), (2, 2), (1002, BURST)] {
-            let sent = reasons(&mut told, &drift, REFILL * periods);
+            let sent = reasons(&mut notifications, &drift, REFILL * periods);
             assert_eq!(sent.len(), expected as usize, "{periods}");
         }
     }
 
     #[test]
     fn a_message_is_one_line_and_short() {
-        let mut told = Told::default();
-        let item = told
-            .of(
+        let mut notifications = NotificationState::default();
+        let notice = notifications
+            .of_outcome(
                 ReconcileOutcome::Failed,
                 false,
                 "abc",
@@ -378,7 +387,7 @@ mod tests {
                 NOW,
             )
             .unwrap();
-        assert!(item.message.starts_with("a b a b"), "{}", item.message);
-        assert!(item.message.len() <= LONGEST + '…'.len_utf8());
+        assert!(notice.message.starts_with("a b a b"), "{}", notice.message);
+        assert!(notice.message.len() <= LONGEST + '…'.len_utf8());
     }
 }

@@ -64,10 +64,15 @@ impl Waits {
     }
 
     /// Returns whether the result of a reconcile is not in the log yet.
-    fn is_change(&mut self, release: &ReleaseName, end: ReconcileOutcome, message: &str) -> bool {
-        match end {
+    fn is_change(
+        &mut self,
+        release: &ReleaseName,
+        outcome: ReconcileOutcome,
+        message: &str,
+    ) -> bool {
+        match outcome {
             ReconcileOutcome::Waiting | ReconcileOutcome::Suspended => {
-                let now = (end, message.to_owned());
+                let now = (outcome, message.to_owned());
                 self.releases.insert(release.clone(), now.clone()) != Some(now)
             }
             // An interrupted run continues to wait.
@@ -116,14 +121,14 @@ impl Listeners<'_> {
         if let Event::ReconcileFinished {
             release,
             revision,
-            end,
+            outcome,
             message,
             ..
         } = event
-            && self.waits.is_change(release, *end, message)
+            && self.waits.is_change(release, *outcome, message)
         {
-            let text = format!("{}: {message}", end.word());
-            let entry = Entry::of_release(release, end.word(), text).at(revision);
+            let text = format!("{}: {message}", outcome.as_str());
+            let entry = Entry::of_release(release, outcome.as_str(), text).at(revision);
             entry.write(Level::Info);
         }
         log(event);
@@ -194,26 +199,32 @@ fn log(event: &Event) {
             release,
             cluster: _,
             revision,
-            end,
+            outcome,
             message,
             is_correction,
-            about: _,
-            kept,
+            public_message: _,
+            retained,
             took,
         } => {
-            if let Some(kept) = kept
+            if let Some(retained) = retained
                 .as_ref()
-                .filter(|kept| kept.end != ReconcileOutcome::Unchanged)
+                .filter(|retained| retained.outcome != ReconcileOutcome::Unchanged)
             {
                 log_outcome(
                     release,
-                    &kept.revision,
-                    (kept.end, true),
-                    &kept.message,
+                    &retained.revision,
+                    (retained.outcome, true),
+                    &retained.message,
                     *took,
                 );
             }
-            log_outcome(release, revision, (*end, *is_correction), message, *took);
+            log_outcome(
+                release,
+                revision,
+                (*outcome, *is_correction),
+                message,
+                *took,
+            );
         }
         Event::Previewed { .. } => log_preview(event),
     }
@@ -243,7 +254,7 @@ fn log_environment(event: &Event) {
             environment,
             revision,
             releases,
-            held,
+            stalled,
             took,
             ..
         } => {
@@ -251,7 +262,7 @@ fn log_environment(event: &Event) {
             let message = format!("loaded {commit}: {count} releases, {}", seconds(*took));
             let entry = Entry::of_environment(environment, "loaded", message);
             entry.at(revision).took(*took).write(Level::Info);
-            for (release, message) in held {
+            for (release, message) in stalled {
                 let entry = Entry {
                     release: Some(release),
                     ..Entry::of_environment(
@@ -327,7 +338,7 @@ fn log_preview(event: &Event) {
     let message = format!(
         "pull request {number} {result} at {}: {}: {message}, {}",
         short(head),
-        previewed.word(),
+        previewed.as_str(),
         seconds(*took)
     );
     let entry = Entry::of_repository(repository, result, message);
@@ -337,12 +348,12 @@ fn log_preview(event: &Event) {
 fn log_outcome(
     name: &ReleaseName,
     revision: &str,
-    (end, is_correction): (ReconcileOutcome, bool),
+    (outcome, is_correction): (ReconcileOutcome, bool),
     message: &str,
     took: Duration,
 ) {
-    let (mut action, mut level) = (end.word(), level_of(end));
-    if end == ReconcileOutcome::Deployed && is_correction {
+    let (mut action, mut level) = (outcome.as_str(), level_of(outcome));
+    if outcome == ReconcileOutcome::Deployed && is_correction {
         (action, level) = ("drift corrected", Level::Warn);
     }
     let mut text = match action {
@@ -357,8 +368,8 @@ fn log_outcome(
     entry.at(revision).took(took).write(level);
 }
 
-fn level_of(end: ReconcileOutcome) -> Level {
-    match end {
+fn level_of(outcome: ReconcileOutcome) -> Level {
+    match outcome {
         ReconcileOutcome::Unchanged | ReconcileOutcome::Suspended | ReconcileOutcome::Waiting => {
             Level::Debug
         }
@@ -447,11 +458,11 @@ mod tests {
             release: web(),
             cluster: None,
             revision: "9683080".to_owned(),
-            end: ReconcileOutcome::Deployed,
+            outcome: ReconcileOutcome::Deployed,
             message: message.to_owned(),
-            about: String::new(),
+            public_message: String::new(),
             is_correction,
-            kept: None,
+            retained: None,
             took: Duration::from_secs(12),
         }
     }
@@ -538,7 +549,7 @@ mod tests {
             release: "web".to_owned(),
         };
         let mut waits = Waits::default();
-        let mut news = |end, message: &str| waits.is_change(&release, end, message);
+        let mut news = |outcome, message: &str| waits.is_change(&release, outcome, message);
         assert!(news(ReconcileOutcome::Waiting, "it depends on a"));
         assert!(!news(ReconcileOutcome::Waiting, "it depends on a"));
         assert!(!news(ReconcileOutcome::Superseded, ""));

@@ -63,7 +63,7 @@ impl Session {
             rendered: Vec::new(),
             others: Vec::new(),
             given_up: BTreeSet::new(),
-            held: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             revision,
             findings: Vec::new(),
             charge: None,

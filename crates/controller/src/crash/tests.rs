@@ -31,30 +31,30 @@ fn backoff_left(attempt: &Attempt) -> Option<Duration> {
 async fn a_commit_at_which_the_controller_crashes_waits_longer_each_time() {
     let folder = tempfile::tempdir().unwrap();
     let first = start(folder.path());
-    assert_eq!((first.hold("a"), backoff_left(&first)), (None, None));
+    assert_eq!((first.stall("a"), backoff_left(&first)), (None, None));
     first.begin("a", None).await;
     for (crashes, seconds) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
         let attempt = start(folder.path());
-        let hold = attempt.hold("a").unwrap();
-        assert_eq!(hold.reason, "ControllerCrashed");
+        let stall = attempt.stall("a").unwrap();
+        assert_eq!(stall.reason, "ControllerCrashed");
         let counted = format!(
             "commit a: the controller crashed while it read or planned this commit (crashes: {crashes});"
         );
-        assert!(hold.message.starts_with(&counted), "{}", hold.message);
-        assert_eq!(attempt.hold("b"), None);
+        assert!(stall.message.starts_with(&counted), "{}", stall.message);
+        assert_eq!(attempt.stall("b"), None);
         let left = backoff_left(&attempt).unwrap();
         let pause = left.as_secs_f64() / seconds;
         assert!((0.89..=1.11).contains(&pause), "{crashes}: {pause}");
         // Another environment crashed the controller during the backoff.
-        assert_eq!(start(folder.path()).hold("a"), Some(hold));
+        assert_eq!(start(folder.path()).stall("a"), Some(stall));
         tokio::time::advance(left).await;
-        assert_eq!((attempt.hold("a"), backoff_left(&attempt)), (None, None));
+        assert_eq!((attempt.stall("a"), backoff_left(&attempt)), (None, None));
         attempt.begin("a", None).await;
     }
 }
 
 #[tokio::test]
-async fn an_attempt_that_ended_in_an_orderly_way_is_no_crash() {
+async fn an_attempt_that_ended_normally_is_no_crash() {
     let folder = tempfile::tempdir().unwrap();
     let is_there = || !pleach_files::names(folder.path()).unwrap().is_empty();
     let attempt = start(folder.path());
@@ -81,7 +81,7 @@ async fn an_attempt_that_ended_in_an_orderly_way_is_no_crash() {
     let previous = r#"{"version":1,"commit":"c","crashes":1,"isOpen":true,"process":4294967295}"#;
     let previous = FileContent::private(previous.as_bytes().to_vec());
     pleach_files::write_atomic(&attempt.0.file, &previous).unwrap();
-    assert_eq!(start(folder.path()).hold("c"), None);
+    assert_eq!(start(folder.path()).stall("c"), None);
     // So do those of a running controller, here process 1, and not those of one that ended.
     for (process, waits) in [(1, false), (u32::MAX, true)] {
         let content = Content {
@@ -93,7 +93,11 @@ async fn an_attempt_that_ended_in_an_orderly_way_is_no_crash() {
             process,
         };
         write(&attempt.0.file, &content);
-        assert_eq!(start(folder.path()).hold("c").is_some(), waits, "{process}");
+        assert_eq!(
+            start(folder.path()).stall("c").is_some(),
+            waits,
+            "{process}"
+        );
     }
 }
 
@@ -114,7 +118,7 @@ async fn only_a_panic_leaves_the_attempt_of_a_dropped_task_recorded() {
         assert!(std::hint::black_box(false), "a bug");
     });
     assert!(catch_unwind(panicking).is_err() && is_there());
-    assert!(start(folder.path()).hold("a").is_some());
+    assert!(start(folder.path()).stall("a").is_some());
 }
 
 #[tokio::test]
@@ -135,7 +139,7 @@ async fn an_attempt_is_not_recorded_while_nothing_can_be_planned() {
 }
 
 #[test]
-fn only_the_cause_of_a_crash_is_blamed() {
+fn only_the_cause_of_a_crash_waits() {
     const OPEN: (bool, bool) = (true, false);
     const OPEN_SUSPECT: (bool, bool) = (true, true);
     const WAITING_SUSPECT: (bool, bool) = (false, true);
@@ -197,14 +201,14 @@ async fn suspects_of_a_crash_are_processed_one_at_a_time_and_delay_no_other_envi
         let crashes = Crashes::of(folder.path().to_owned());
         ["db", "web", "other"].map(|name| of(&crashes, name))
     };
-    let held = |all: &[Attempt; 3]| all.each_ref().map(|one| one.hold("a").is_some());
+    let stalled = |all: &[Attempt; 3]| all.each_ref().map(|one| one.stall("a").is_some());
     let [db, web, _] = restart();
     for suspect in [&db, &web] {
         assert!(suspect.permit().await.is_none());
         suspect.begin("a", None).await;
     }
     let all = restart();
-    assert_eq!(held(&all), [false; 3]);
+    assert_eq!(stalled(&all), [false; 3]);
     let [db, web, other] = all;
     let permit = db.permit().await;
     assert!(permit.is_some());
@@ -218,7 +222,7 @@ async fn suspects_of_a_crash_are_processed_one_at_a_time_and_delay_no_other_envi
     assert!(began.elapsed() <= PATIENCE + SPREAD + Duration::from_secs(1));
     // A crash finds its cause now.
     let all = restart();
-    assert_eq!(held(&all), [true, false, false]);
+    assert_eq!(stalled(&all), [true, false, false]);
     let [_, web, other] = all;
     // The permit passes on at the end of an attempt, and to the next commit of a suspect.
     web.begin("a", web.permit().await).await;

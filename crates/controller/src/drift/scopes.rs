@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_forbidden_everywhere_is_watched_where_members_are() {
+    async fn a_forbidden_cluster_wide_watch_falls_back_to_namespaces() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
         let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_time_object_has_a_watch_of_its_own() {
+    async fn a_runtime_object_has_its_own_watch() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
         let path = ResourcePath::namespaced("v1", "Secret", "secrets");

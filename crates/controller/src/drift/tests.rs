@@ -34,7 +34,7 @@ fn heard(members: &Members, namespace: Option<&str>, heard: Heard) {
 }
 
 #[test]
-fn what_no_part_of_a_list_has_is_a_change() {
+fn an_object_that_no_part_of_a_list_contains_is_changed() {
     let members = Members::default();
     let mut subscription = members.subscribe("pleach/e.r".to_owned());
     subscription.begin(["a", "b", "c"].map(id).into());
@@ -49,7 +49,7 @@ fn what_no_part_of_a_list_has_is_a_change() {
 }
 
 #[test]
-fn what_a_new_list_does_not_have_is_a_change() {
+fn an_object_that_a_new_list_lacks_is_changed() {
     let members = Members::default();
     let subscription = subscribed(&members, &["a", "b"]);
     subscription.watch([scope(None).path].into_iter());
@@ -65,7 +65,7 @@ fn what_a_new_list_does_not_have_is_a_change() {
 }
 
 #[test]
-fn a_kind_is_watched_where_it_is_served_by_now() {
+fn a_kind_is_watched_at_the_served_path() {
     let members = Members::default();
     let subscription = subscribed(&members, &["a"]);
     let path = |version: &str| ResourcePath::namespaced(version, "ConfigMap", "configmaps");
@@ -113,7 +113,7 @@ fn a_kind_is_watched_where_it_is_served_by_now() {
 }
 
 #[test]
-fn what_is_found_before_somebody_looks_is_looked_at() {
+fn a_change_before_a_reconcile_is_reconciled() {
     let members = Members::default();
     let mut subscription = subscribed(&members, &["a", "b"]);
     heard(&members, None, Heard::Deleted(object("b")));
@@ -122,7 +122,7 @@ fn what_is_found_before_somebody_looks_is_looked_at() {
 }
 
 #[test]
-fn each_release_hears_of_its_own_members() {
+fn each_release_receives_events_of_its_own_members() {
     let members = Members::default();
     let first = subscribed(&members, &["a"]);
     let second = subscribed(&members, &["b"]);
@@ -138,7 +138,7 @@ fn each_release_hears_of_its_own_members() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_while_somebody_looks_is_judged_afterwards() {
+async fn events_during_a_reconcile_are_evaluated_afterwards() {
     let members = Members::default();
     let mut subscription = subscribed(&members, &["a"]);
     subscription.begin(BTreeSet::from([id("a")]));
@@ -150,7 +150,7 @@ async fn what_happens_while_somebody_looks_is_judged_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_changed_back_at_once_wakes_nobody() {
+async fn a_change_that_is_reverted_immediately_triggers_nothing() {
     let members = Members::default();
     let subscription = subscribed(&members, &["a"]);
     let change = || heard(&members, None, Heard::Deleted(object("a")));
@@ -170,7 +170,7 @@ async fn what_is_changed_back_at_once_wakes_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_follows_hears_that_nobody_else_has_the_members() {
+async fn a_watch_ends_after_its_last_subscriber() {
     let members = Members::default();
     let others = members.clone();
     let followed = members.clone();
@@ -182,7 +182,7 @@ async fn who_follows_hears_that_nobody_else_has_the_members() {
 }
 
 #[test]
-fn connections_that_are_the_same_share_their_watches() {
+fn equal_connections_share_watches() {
     let connection = Connection::new("pleach/0");
     let made = || (connection.clone(), None);
     let mut other = connection.clone();
@@ -206,7 +206,7 @@ fn connections_that_are_the_same_share_their_watches() {
 }
 
 #[test]
-fn a_run_time_object_is_no_member_of_a_list_by_label() {
+fn a_runtime_object_is_not_in_a_list_by_label() {
     let members = Members::default();
     let mut subscription = subscribed(&members, &["a"]);
     let path = scope(None).path;

@@ -1,7 +1,7 @@
 //! Reports about releases without a task: conditions on their records, and notifications.
 
 use jiff::Timestamp;
-use pleach_reconciler::environment::{HoldNotification, Report, Reported};
+use pleach_reconciler::environment::{Report, Reported, StallNotification};
 use pleach_state::inventory::{ReleaseSummary, Source, Store};
 
 use super::tasks::Executor;
@@ -65,7 +65,7 @@ impl Executor {
     }
 
     /// Sends notifications about holds, also as Kubernetes Events.
-    pub(super) async fn notify(&self, notifications: Vec<HoldNotification>) {
+    pub(super) async fn notify(&self, notifications: Vec<StallNotification>) {
         for notification in notifications {
             let mut records = self.reported.iter();
             let release = records.find(|one| one.name.release == notification.release);
@@ -75,11 +75,11 @@ impl Executor {
         }
     }
 
-    async fn notify_about(&self, release: &ReleaseSummary, notification: &HoldNotification) {
-        let HoldNotification {
+    async fn notify_about(&self, release: &ReleaseSummary, notification: &StallNotification) {
+        let StallNotification {
             release: _,
             revision,
-            item,
+            notice,
         } = notification;
         let name = &release.name;
         let installed = release.record.as_ref().ok();
@@ -88,14 +88,14 @@ impl Executor {
             .map(|one| (one.version.as_str(), one.revision.as_str()))
             .unwrap_or_default();
         let revision = revision.as_deref().unwrap_or(recorded);
-        if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
+        if let Some(news) = notice.state_change(name, (version, revision), Timestamp::now()) {
             let event = ControllerEvent::StateChanged(news);
             self.shared.listener.report(event);
         }
         let Some(connected) = &self.connected else {
             return;
         };
-        let announcement = announcement(item, revision);
+        let announcement = announcement(notice, revision);
         let announced = state::announce(&connected.cluster, name, &release.store, announcement);
         if let Err(error) = announced.await {
             tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");

@@ -8,8 +8,8 @@ use pleach_engine::load::Loaded;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::environment::{LookedUp, ReleaseFacts, StateFacts, StateId};
 
-use crate::held::{PreviousRelease, complete, hold_of};
 use crate::history_lookup::Recalled;
+use crate::stalled_releases::{PreviousRelease, complete, stall_of};
 
 /// Loaded environments, and single releases of them.
 #[derive(Debug, Default)]
@@ -68,8 +68,8 @@ fn facts(id: StateId, loaded: &Loaded) -> StateFacts {
             depends_on: needed.map(str::to_owned).collect(),
         }
     });
-    let stalled = loaded.held.iter();
-    let stalled = stalled.map(|(name, held)| (name.clone(), hold_of(held, &revision)));
+    let stalled = loaded.stalled.iter();
+    let stalled = stalled.map(|(name, stalled)| (name.clone(), stall_of(stalled, &revision)));
     StateFacts {
         id,
         cluster: loaded.environment.cluster.id.clone().map(ClusterId),

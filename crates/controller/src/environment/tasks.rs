@@ -11,7 +11,7 @@ use pleach_reconciler::environment::{
     Answer, ConnectionId, Load, PreviousState, RecordChange, RecordedCommit, StateFacts, StateId,
     Task,
 };
-use pleach_reconciler::hold::Hold;
+use pleach_reconciler::stall::Stall;
 use pleach_state::inventory::ReleaseSummary;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -21,11 +21,11 @@ use crate::assignment::{Assigned, Assignment};
 use crate::backoff::Paces;
 use crate::connected::Connected;
 use crate::crash::Attempt;
-use crate::held::{PreviousRelease, complete};
 use crate::history_lookup::{Question, Recalled};
 use crate::inputs::Inputs;
 use crate::read::{Read, Which, for_cluster};
 use crate::requests::Requests;
+use crate::stalled_releases::{PreviousRelease, complete};
 use crate::{ControllerEvent, Shared};
 use pleach_engine::{
     load::Loaded,
@@ -152,7 +152,7 @@ impl Executor {
         commit: String,
         inputs: Option<TaskId>,
     ) -> Result<Box<Loaded>, Load> {
-        let unread = |message: String| Load::Failed(Hold::new("Unread", message));
+        let unread = |message: String| Load::Failed(Stall::new("Unread", message));
         let Assignment::Follow { reader, .. } = &self.current.what else {
             return Err(unread("no commit is assigned".to_owned()));
         };
@@ -176,8 +176,8 @@ impl Executor {
                 let read = read.and_then(|loaded| for_cluster(*loaded, &self.current.grant));
                 read.map(Box::new).map_err(Load::Invalid)
             }
-            Read::Beyond(hold) => Err(Load::Exceeded(hold)),
-            Read::Not(hold) => Err(Load::Failed(hold)),
+            Read::Beyond(stall) => Err(Load::Exceeded(stall)),
+            Read::Not(stall) => Err(Load::Failed(stall)),
         }
     }
 
@@ -324,15 +324,15 @@ impl Executor {
 
     pub(super) fn loaded(&self, state: StateFacts, took: Duration) {
         let names = state.releases.into_iter().map(|release| release.name);
-        let held = state.stalled.into_iter();
-        let held: BTreeMap<_, _> = held.map(|(name, hold)| (name, hold.message)).collect();
+        let stalled = state.stalled.into_iter();
+        let stalled: BTreeMap<_, _> = stalled.map(|(name, stall)| (name, stall.message)).collect();
         let event = ControllerEvent::EnvironmentLoaded {
             repository: self.current.repository.clone(),
             environment: self.key.environment.clone(),
             cluster: self.key.cluster.clone(),
             revision: state.revision,
-            releases: names.chain(held.keys().cloned()).collect(),
-            held,
+            releases: names.chain(stalled.keys().cloned()).collect(),
+            stalled,
             took,
         };
         self.shared.listener.report(event);
@@ -343,14 +343,14 @@ impl Executor {
         tracing::info!(%environment, %revision, "the last applied revision is retained");
     }
 
-    pub(super) fn stalled(&self, hold: Hold) {
+    pub(super) fn stalled(&self, stall: Stall) {
         let event = ControllerEvent::EnvironmentStalled {
             repository: self.current.repository.clone(),
-            revision: hold.revision,
+            revision: stall.revision,
             environment: self.key.environment.clone(),
             cluster: self.key.cluster.clone(),
-            reason: hold.reason,
-            message: hold.message,
+            reason: stall.reason,
+            message: stall.message,
         };
         self.shared.listener.report(event);
     }

@@ -6,14 +6,14 @@ use pleach_model::tree::MemoryTree;
 use pleach_reconciler::Moment;
 use pleach_reconciler::config::{Branches, Reserved};
 use pleach_reconciler::environment::Reported;
-use pleach_reconciler::hold::Hold;
+use pleach_reconciler::stall::Stall;
 
 use super::*;
 use crate::clock::Clock;
 use crate::crash::{Attempt, Crashes};
-use crate::held::tests::load;
 use crate::history_lookup::Question;
 use crate::read::for_cluster;
+use crate::stalled_releases::tests::load;
 use crate::{
     Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches, read::Reading,
     self_update,
@@ -79,14 +79,14 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         repository: "fleet".to_owned(),
         remote: remote.clone(),
         grant: Arc::new(grant),
-        by: "env/web of fleet".to_owned(),
+        origin: "env/web of fleet".to_owned(),
         what: Assignment::Follow {
             commit: commit.to_owned(),
             reader: fetched.reader.clone(),
         },
         source: None,
         answered: 0,
-        is_over: false,
+        is_removed: false,
     }
 }
 
@@ -143,7 +143,7 @@ impl Bench {
     }
 
     /// Executes the round of an assignment. Returns the reported hold.
-    async fn round(&mut self, assigned: &Assigned) -> Option<Hold> {
+    async fn round(&mut self, assigned: &Assigned) -> Option<Stall> {
         let commands = match self.wait.take() {
             None => {
                 let moment = self.moment();
@@ -158,8 +158,8 @@ impl Bench {
     }
 
     /// Executes commands and loads until the end of the round.
-    async fn rest(&mut self, mut commands: Vec<Command>) -> Option<Hold> {
-        let mut hold = None;
+    async fn rest(&mut self, mut commands: Vec<Command>) -> Option<Stall> {
+        let mut stall = None;
         let unreachable = || "no route".to_owned();
         loop {
             let (id, task) = self.task.execute(commands).unwrap();
@@ -170,12 +170,12 @@ impl Bench {
                 }
                 Task::Wait => {
                     self.wait = Some((id, task));
-                    return hold;
+                    return stall;
                 }
                 Task::ReadRecords { .. } => Answer::Records(None),
                 Task::Connect { .. } => Answer::Connected(Err(unreachable())),
                 Task::Report { reports, .. } => {
-                    hold = reports.into_iter().find_map(|report| report.hold);
+                    stall = reports.into_iter().find_map(|report| report.stall);
                     Answer::Reported(Reported {
                         connection: None,
                         written: Vec::new(),
@@ -201,7 +201,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn what_is_not_synced_any_more_asks_for_nothing() {
+async fn an_environment_that_is_no_longer_synced_requests_no_fetches() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
     let mut bench = Bench::of(&good, shared());
@@ -209,7 +209,7 @@ async fn what_is_not_synced_any_more_asks_for_nothing() {
     paces.set(&key(), Duration::from_secs(1));
     assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
     // The same happens after the deletion of its branch.
-    bench.task.execute(vec![Command::Leave]);
+    bench.task.execute(vec![Command::StopSync]);
     assert_eq!(paces.shortest(), None);
 }
 
@@ -222,7 +222,7 @@ fn rendered_by(script: &str) -> (TempDir, Shared) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_tried_now_is_tried_again_and_told_when_it_stays_so() {
+async fn a_failed_load_is_retried_and_reported_if_it_fails_again() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
     let (program, shared) = rendered_by("echo x >> $0.log; exit 1");
@@ -234,14 +234,14 @@ async fn what_cannot_be_tried_now_is_tried_again_and_told_when_it_stays_so() {
     };
     let mut bench = Bench::of(&good, shared);
     for (tried, reason) in [(1, None), (2, Some("Unread")), (3, Some("Unread"))] {
-        let hold = bench.round(&good).await;
-        let hold = hold.map(|hold| hold.reason);
-        assert_eq!((tries(), hold.as_deref()), (tried, reason));
+        let stall = bench.round(&good).await;
+        let stall = stall.map(|stall| stall.reason);
+        assert_eq!((tries(), stall.as_deref()), (tried, reason));
     }
 }
 
 #[tokio::test]
-async fn what_takes_too_much_is_held_and_tried_again_much_later() {
+async fn a_commit_beyond_the_limits_is_stalled_and_retried_later() {
     let (_folder, remote, fetched) = fetched();
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
@@ -250,12 +250,12 @@ async fn what_takes_too_much_is_held_and_tried_again_much_later() {
     let log = folder.path().join("program.log");
     let tries = || pleach_files::read(&log).unwrap().len() / 2;
     for _ in 0..2 {
-        let hold = bench.round(&good).await.unwrap();
-        assert_eq!(hold.reason, "InvalidRepository");
+        let stall = bench.round(&good).await.unwrap();
+        assert_eq!(stall.reason, "InvalidRepository");
         assert!(
-            hold.message.contains("the memory or time limit"),
+            stall.message.contains("the memory or time limit"),
             "{}",
-            hold.message
+            stall.message
         );
         assert_eq!(tries(), 1);
     }
@@ -280,14 +280,14 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
     shared.crashes = records();
     let mut bench = Bench::of(&good, shared.clone());
     for _ in 0..2 {
-        let hold = bench.round(&good).await.unwrap();
-        assert_eq!(hold.reason, "ControllerCrashed");
-        assert_eq!(hold.revision.as_ref(), Some(head));
-        assert!(hold.message.contains(&head[..7]), "{}", hold.message);
+        let stall = bench.round(&good).await.unwrap();
+        assert_eq!(stall.reason, "ControllerCrashed");
+        assert_eq!(stall.revision.as_ref(), Some(head));
+        assert!(stall.message.contains(&head[..7]), "{}", stall.message);
         assert_eq!(tries(), 0);
     }
     let other = "01".repeat(20);
-    assert_eq!(bench.task.executor.attempt.hold(&other), None);
+    assert_eq!(bench.task.executor.attempt.stall(&other), None);
     // The commit is loaded at the end of the backoff.
     let commands = bench.pass(Duration::from_secs(3));
     let is_load = |one: &Command| matches!(one, Command::Start(_, Task::Load { .. }));
@@ -300,7 +300,7 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
     let good = assigned(&another, &fetched, head);
     assert_eq!(Bench::of(&good, shared).round(&good).await, None);
     assert_eq!(tries(), 1);
-    assert_eq!(of("another").hold(head), None);
+    assert_eq!(of("another").stall(head), None);
 }
 
 #[tokio::test]
@@ -334,7 +334,7 @@ async fn a_canceled_task_leaves_no_crash_record() {
 }
 
 #[tokio::test]
-async fn a_commit_that_is_not_at_hand_is_read_again() {
+async fn a_commit_that_is_not_available_is_loaded_again() {
     let (_folder, remote, fetched) = fetched();
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
@@ -345,17 +345,17 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
     let other = assigned(&remote, &fetched, &"01".repeat(20));
     // It is loaded in both rounds, and reported after the second.
     assert_eq!(bench.round(&other).await, first);
-    let hold = bench.round(&other).await.unwrap();
-    assert_eq!(hold.reason, "InvalidRepository");
-    assert_eq!(hold.revision, Some("01".repeat(20)));
+    let stall = bench.round(&other).await.unwrap();
+    assert_eq!(stall.reason, "InvalidRepository");
+    assert_eq!(stall.revision, Some("01".repeat(20)));
 }
 
 #[tokio::test]
-async fn what_git_has_no_more_takes_no_task() {
+async fn an_environment_that_left_git_has_no_task() {
     let (_folder, remote, fetched) = fetched();
     let mut over = assigned(&remote, &fetched, &fetched.heads["env/web"]);
     over.what = Assignment::Unknown;
-    over.is_over = true;
+    over.is_removed = true;
     let (sender, receiver) = watch::channel(over);
     let environment = EnvironmentTask::new(key(), receiver, Paces::default(), shared());
     let local = tokio::task::LocalSet::new();
@@ -366,7 +366,7 @@ async fn what_git_has_no_more_takes_no_task() {
 }
 
 #[tokio::test]
-async fn a_silent_remote_holds_up_nobody_else() {
+async fn a_silent_remote_delays_no_other_environment() {
     let (_folder, remote, fetched) = fetched();
     let head = fetched.heads["env/web"].clone();
     // It accepts connections and never answers.
@@ -430,7 +430,7 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
 
 /// The minimum of a grant applies to every commit of the environment.
 #[test]
-fn a_loaded_environment_is_under_the_minimum_of_its_grant() {
+fn a_loaded_environment_has_the_minimum_of_its_source_policy() {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";
     let tree = MemoryTree::new([
         (

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_counts_for_the_commit_that_it_names() {
+    fn a_label_consents_to_the_named_commit_only() {
         let short = &HEAD[..DIGITS];
         for (label, expected) in [
             ("ask".to_owned(), Depth::Unconsented),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn members_consent_where_forks_may_ask() {
+    fn members_consent_to_commits_of_forks() {
         let asking = subject(true, Some("ask"), &[]);
         assert!(asking.awaits_consent());
         assert_eq!(asking.depth(false), Depth::Unconsented);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_is_not_taken_for_told() {
+    fn each_depth_of_a_preview_has_its_own_last_line() {
         let own = subject(false, None, &[]);
         let lines = [
             Depth::Offline,

@@ -121,7 +121,7 @@ async fn a_commit_is_rendered_once_and_by_the_bounded_process() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_is_held() {
+async fn an_invalid_render_answer_stalls_the_environment() {
     let (_folder, which) = repository();
     let honest = answer(&which);
     let foreign = honest.replace("part-of\":\"", "part-of\":\"x");
@@ -130,16 +130,16 @@ async fn an_answer_that_cannot_be_is_held() {
         (foreign.as_str(), "does not have the label of its release"),
     ] {
         let (read, _) = read(&which, answer, None).await;
-        let Read::Beyond(hold) = read else {
+        let Read::Beyond(stall) = read else {
             panic!("{read:?}");
         };
-        assert_eq!(hold.reason, "Internal");
-        assert!(hold.message.contains(expected), "{}", hold.message);
+        assert_eq!(stall.reason, "Internal");
+        assert!(stall.message.contains(expected), "{}", stall.message);
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some() {
+async fn an_environment_is_stalled_until_memory_is_free() {
     let (_folder, which) = repository();
     let honest = answer(&which);
     let (folder, program) = script("cat $0.answer").unwrap();
@@ -163,11 +163,11 @@ async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some(
         };
         loaded
     };
-    let held = load().await;
-    let Read::Not(hold) = held else {
-        panic!("{held:?}");
+    let stalled = load().await;
+    let Read::Not(stall) = stalled else {
+        panic!("{stalled:?}");
     };
-    assert_eq!(hold.reason, "MemoryExhausted");
+    assert_eq!(stall.reason, "MemoryExhausted");
     drop(other);
     let first = loaded(load().await);
     // The next commit of the same environment replaces the first.

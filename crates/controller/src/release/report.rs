@@ -1,7 +1,7 @@
 //! Reports about a release: conditions on its record, and notifications.
 
 use jiff::Timestamp;
-use pleach_reconciler::release::{Answer, Notification, Ownership, Tell};
+use pleach_reconciler::release::{Answer, Notification, Ownership, StatusReport};
 use pleach_state::inventory::{Condition, SyncRequest, UserRequests};
 
 use super::Targets;
@@ -14,20 +14,20 @@ use pleach_engine::{
 
 impl Executor {
     /// Writes the conditions before a run, unless the observed record already has them.
-    pub(super) async fn announce(&mut self, tell: Tell, targets: &Targets) -> Answer {
-        let conditions = tell.conditions.as_deref().unwrap_or_default();
+    pub(super) async fn announce(&mut self, status: StatusReport, targets: &Targets) -> Answer {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
         if self.are_written(conditions) {
-            return Answer::Told {
+            return Answer::Reported {
                 is_ours: true,
                 written: None,
             };
         }
-        self.tell(tell, targets).await
+        self.report(status, targets).await
     }
 
     /// Writes conditions, withdraws a request and sends notifications.
-    pub(super) async fn tell(&self, tell: Tell, targets: &Targets) -> Answer {
-        let Tell {
+    pub(super) async fn report(&self, status: StatusReport, targets: &Targets) -> Answer {
+        let StatusReport {
             ownership,
             conditions,
             unless: _,
@@ -35,7 +35,7 @@ impl Executor {
             notifications,
             contended,
             is_degraded,
-        } = tell;
+        } = status;
         let is_ours = match ownership {
             Ownership::Ours => true,
             Ownership::Foreign => false,
@@ -65,7 +65,7 @@ impl Executor {
                 is_degraded,
             });
         }
-        Answer::Told { is_ours, written }
+        Answer::Reported { is_ours, written }
     }
 
     /// Writes these conditions to the record. Returns false if that failed.
@@ -85,9 +85,9 @@ impl Executor {
         let name = &self.current.release().0.name;
         let store = &self.current.loaded.environment.store;
         let cluster = self.current.planner(false).cluster_for(name);
-        let done = |orders: &mut UserRequests| {
-            if orders.sync.as_ref() == Some(request) {
-                orders.sync = None;
+        let done = |requests: &mut UserRequests| {
+            if requests.sync.as_ref() == Some(request) {
+                requests.sync = None;
             }
         };
         if let Err(error) = state::order(&cluster, name, store, done).await {
@@ -100,13 +100,15 @@ impl Executor {
         let Notification {
             target,
             revision,
-            item,
+            notice,
         } = notification;
         let target = targets.get(target).unwrap_or(&self.current);
         let (release, _) = target.release();
         let name = &release.name;
         let version = target.loaded.version(release);
-        if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
+        if let Some(news) =
+            notice.state_change(name, (version.as_str(), revision), Timestamp::now())
+        {
             let event = ControllerEvent::StateChanged(news);
             self.shared.listener.report(event);
         }
@@ -115,7 +117,7 @@ impl Executor {
         }
         let cluster = target.planner(false).cluster_for(name);
         let store = &target.loaded.environment.store;
-        let announcement = announcement(item, revision);
+        let announcement = announcement(notice, revision);
         if let Err(error) = state::announce(&cluster, name, store, announcement).await {
             tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
         }

@@ -26,7 +26,7 @@ use crate::history_lookup::{Question, Recalled};
 use crate::outcome::{failure, summary};
 use crate::run::{self, Target, in_time};
 use crate::waiting::Awaited;
-use crate::{ControllerEvent, KeptUp, Shared, health};
+use crate::{ControllerEvent, RetainedOutcome, Shared, health};
 
 /// Means and data of the tasks.
 pub(super) struct Executor {
@@ -72,13 +72,13 @@ impl Executor {
             Task::Admit {
                 target: _,
                 needs_permit,
-                reached,
+                reconciled,
                 since,
             } => {
-                let reached = reached.and_then(|id| targets.get(&id));
-                self.admit(needs_permit, reached, since).await
+                let reconciled = reconciled.and_then(|id| targets.get(&id));
+                self.admit(needs_permit, reconciled, since).await
             }
-            Task::Tell(tell) if tell.unless.is_none() => self.tell(*tell, &targets).await,
+            Task::Report(tell) if tell.unless.is_none() => self.report(*tell, &targets).await,
             Task::Check { rules, objects } => {
                 let rules = targets.get(&rules).unwrap_or(&self.current);
                 let (release, _) = rules.release();
@@ -111,7 +111,7 @@ impl Executor {
                 Some(target) => self.plan(id, target, depth, since).await,
                 None => Answer::Panicked,
             },
-            Task::Introduce(plan) => match self.take_plan(plan) {
+            Task::CreateRecord(plan) => match self.take_plan(plan) {
                 Some(planned) => {
                     let introducing = introduce(&planned.desired, planned.observation);
                     let introduced = recorded(Box::pin(introducing).await);
@@ -132,7 +132,7 @@ impl Executor {
                     None => Answer::Panicked,
                 }
             }
-            Task::Affirm(plan) => match self.take_plan(plan) {
+            Task::RecordRevision(plan) => match self.take_plan(plan) {
                 Some(planned) => {
                     let affirming = affirm(&planned.desired, planned.observation);
                     recorded(Box::pin(affirming).await)
@@ -146,7 +146,7 @@ impl Executor {
                     None => Answer::Panicked,
                 }
             }
-            Task::Tell(tell) => self.announce(*tell, targets).await,
+            Task::Report(tell) => self.announce(*tell, targets).await,
             // Handled by the caller.
             Task::Admit { .. } | Task::Check { .. } | Task::Wait(_) => Answer::Panicked,
         }
@@ -157,7 +157,7 @@ impl Executor {
     async fn admit(
         &mut self,
         needs_permit: bool,
-        reached: Option<&Arc<Target>>,
+        reconciled: Option<&Arc<Target>>,
         since: Option<Duration>,
     ) -> Answer {
         (self.plan, self.left) = (None, None);
@@ -167,14 +167,14 @@ impl Executor {
             self.permit = Some(self.shared.sights.begin(&self.current, since).await);
         }
         Answer::Admitted {
-            found: self.begin(reached.map(AsRef::as_ref)),
+            found: self.begin(reconciled.map(AsRef::as_ref)),
             answered: self.neighbors.requests.answered(),
         }
     }
 
     /// Starts buffering watch events of the objects during a reconcile. Returns the objects with
     /// changes found before.
-    fn begin(&mut self, reached: Option<&Target>) -> Changes {
+    fn begin(&mut self, reconciled: Option<&Target>) -> Changes {
         let Some(members) = &self.current.members else {
             self.subscription = None;
             return Changes::default();
@@ -191,8 +191,8 @@ impl Executor {
             return Changes::default();
         };
         // The retained state is watched while a newer one waits.
-        let reached = reached.map(|reached| &reached.release().1);
-        let manifests = [Some(rendered), reached].into_iter().flatten();
+        let reconciled = reconciled.map(|reconciled| &reconciled.release().1);
+        let manifests = [Some(rendered), reconciled].into_iter().flatten();
         let manifests = manifests.flat_map(|rendered| &rendered.manifests);
         let objects = subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect());
         Changes {
@@ -299,13 +299,13 @@ impl Executor {
                 missing: approval::lacks(planned),
             });
         }
-        if target.is_kept {
+        if target.is_retained {
             return facts;
         }
         self.watch(planned);
         if let Some(refusal) = facts.refused.as_mut().filter(|refusal| refusal.waits) {
             self.awaited = Awaited::of(&planned.desired, &planned.observation.observed);
-            refusal.pause = self.awaited.pause;
+            refusal.requeue_after = self.awaited.requeue_after;
         }
         let open = facts.requests.sync.as_ref();
         let open = open.filter(|request| request.needs_fetch());
@@ -349,19 +349,19 @@ impl Executor {
         let ignored = planned.desired.ignored.clone();
         let run = run::execute(&self.shared, &cluster, planned, self.cancel.clone());
         let done = Box::pin(run).await;
-        let is_reached = matches!(
-            done.end,
+        let is_reconciled = matches!(
+            done.outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
         );
-        let members = done.members.filter(|_| is_reached);
+        let members = done.members.filter(|_| is_reconciled);
         let members = members.filter(|_| self.subscription.is_some());
         self.left = members.map(|members| Left::new(Arc::clone(target), ignored, members));
         let reasons = Reasons {
             message: done.message,
-            about: done.about,
+            public_message: done.public_message,
         };
         Answer::Executed(RunSummary {
-            end: done.end,
+            outcome: done.outcome,
             reasons,
         })
     }
@@ -400,7 +400,7 @@ impl Executor {
             match subscription {
                 Some((_, subscription)) => {
                     let at = wait.check_at.map(|at| clock.instant(at));
-                    Answer::Written(subscription.stirred(wait.calm, at).await)
+                    Answer::Written(subscription.stirred(wait.debounce, at).await)
                 }
                 None => std::future::pending().await,
             }
@@ -487,7 +487,7 @@ impl Executor {
             }
         }
         if !matches!(
-            report.in_the_end(),
+            report.effective_outcome(),
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         ) {
             self.shared.last.looked(&self.current);
@@ -496,14 +496,14 @@ impl Executor {
             release,
             cluster: self.current.grant.cluster.as_ref().map(|id| id.0.clone()),
             revision: self.current.revision(),
-            end: report.end,
+            outcome: report.outcome,
             message: report.message,
             is_correction: report.is_correction,
-            about: report.about,
-            kept: report.kept.map(|kept| KeptUp {
-                revision: kept.revision,
-                end: kept.report.end,
-                message: kept.report.message,
+            public_message: report.public_message,
+            retained: report.retained.map(|retained| RetainedOutcome {
+                revision: retained.revision,
+                outcome: retained.report.outcome,
+                message: retained.report.message,
             }),
             took,
         };

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
-use pleach_reconciler::{outcome::ReconcileReport, state_changes::Told};
+use pleach_reconciler::{outcome::ReconcileReport, state_changes::NotificationState};
 use pleach_state::inventory::{Condition, Store};
 
 use super::Ends;
@@ -13,7 +13,7 @@ use pleach_engine::{sync::state, words};
 #[derive(Default)]
 pub(super) struct Leaving {
     conditions: Option<Vec<Condition>>,
-    news: Told,
+    notifications: NotificationState,
 }
 
 /// A release that left git: name, store of its record, and last version.
@@ -28,7 +28,7 @@ impl Ends {
         report: &ReconcileReport,
     ) {
         if matches!(
-            report.end,
+            report.outcome,
             ReconcileOutcome::Interrupted | ReconcileOutcome::Superseded
         ) {
             return;
@@ -36,7 +36,7 @@ impl Ends {
         let cluster = desired.planner(false).cluster_for(name);
         let leaving = self.leaving.entry(name.clone()).or_default();
         let conditions = report.conditions(&desired.conditions);
-        if report.end != ReconcileOutcome::Removed
+        if report.outcome != ReconcileOutcome::Removed
             && leaving.conditions.as_ref() != Some(&conditions)
         {
             match state::report(&cluster, name, store, &conditions).await {
@@ -50,17 +50,22 @@ impl Ends {
         let revision = desired.revision();
         let now = self.shared.clock.now();
         let message = &report.message;
-        let item = leaving.news.of(report.end, false, &revision, message, now);
-        if report.end == ReconcileOutcome::Removed {
+        let notice =
+            leaving
+                .notifications
+                .of_outcome(report.outcome, false, &revision, message, now);
+        if report.outcome == ReconcileOutcome::Removed {
             self.leaving.remove(name);
         }
-        let Some(item) = item else { return };
-        if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
+        let Some(notice) = notice else { return };
+        if let Some(notifications) =
+            notice.state_change(name, (version, &revision), Timestamp::now())
+        {
             self.shared
                 .listener
-                .report(ControllerEvent::StateChanged(news));
+                .report(ControllerEvent::StateChanged(notifications));
         }
-        let announcement = announcement(&item, &revision);
+        let announcement = announcement(&notice, &revision);
         if let Err(error) = state::announce(&cluster, name, store, announcement).await {
             tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
         }

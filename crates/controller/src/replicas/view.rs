@@ -97,8 +97,8 @@ impl View {
             }
         }
         for (name, seen) in &self.seen {
-            let was_there = seen.is_there(before);
-            if *name != self.own && was_there && !seen.is_there(self.listened) {
+            let is_applied = seen.is_there(before);
+            if *name != self.own && is_applied && !seen.is_there(self.listened) {
                 news.departed.push(seen.holder.clone());
             }
         }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_renew_is_gone_and_what_it_held_is_free() {
+    async fn a_replica_that_does_not_renew_its_lease_departs() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         assert_eq!(view.there(), None);
         heard(
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_hears_nothing_concludes_nothing() {
+    async fn a_replica_without_events_draws_no_conclusions() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         let both = || Followed::Listed(vec![lease("a", 0), lease("b", 0)]);
         heard(&mut view, both());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_listens_late_takes_nobody_for_gone_who_is_still_to_be_heard() {
+    async fn late_events_do_not_make_a_live_replica_depart() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         heard(
             &mut view,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_took_its_lease_away_is_followed_at_once() {
+    async fn a_deleted_lease_takes_effect_immediately() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         heard(
             &mut view,
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pushes_that_others_were_told_of_are_heard_once() {
+    async fn pushes_to_other_replicas_are_received_once() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         let pushed = |name, said: &str| {
             let mut lease = lease(name, 0);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn environments_are_spread_and_only_those_of_who_leaves_move() {
+    fn environments_are_balanced_and_only_those_of_a_leaving_replica_move() {
         let names = |names: &str| -> Vec<String> { names.split(' ').map(str::to_owned).collect() };
         let key = |number: usize| format!("team-{number}\n");
         let (three, two) = (names("a b c"), names("a c"));

@@ -188,7 +188,7 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
         others: _,
         given_up,
         // A stalled release has no rendered objects.
-        held: _,
+        stalled: _,
         // Differs between two commits.
         revision: _,
         findings: _,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_idle_connection_gives_way() {
+    fn the_oldest_idle_connection_is_closed() {
         let mut crowd = Crowd::default();
         let mut admit = |last| crowd.admit(peer(last), &LIMITS);
         let (first, second) = (admit(1).unwrap(), admit(1).unwrap());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_no_more_than_its_part() {
+    fn a_peer_is_limited_to_its_share() {
         let mut crowd = Crowd::default();
         let admitted: Vec<Admitted> = (0..2)
             .filter_map(|_| crowd.admit(peer(1), &LIMITS))

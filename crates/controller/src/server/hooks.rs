@@ -165,7 +165,7 @@ mod tests {
     #[case::a_branch("x-github-event", "delete", (true, false))]
     #[case::something_else("x-github-event", "star", (false, false))]
     #[case::nothing("x-other", "push", (true, true))]
-    fn what_happened_says_what_is_looked_at(
+    fn the_event_decides_what_is_fetched(
         #[case] name: &'static str,
         #[case] said: &'static str,
         #[case] expected: (bool, bool),

@@ -81,7 +81,7 @@ pub struct Metrics {
     /// Releases with state metrics.
     releases: Mutex<BTreeSet<ReleaseLabels>>,
     /// Releases that are stalled while the rest of their environment is synced.
-    held_releases: Mutex<BTreeSet<ReleaseName>>,
+    stalled_releases: Mutex<BTreeSet<ReleaseName>>,
     /// Number of clusters on which this replica syncs each environment.
     here: Mutex<BTreeMap<String, usize>>,
 }
@@ -120,7 +120,7 @@ impl Default for Metrics {
             progress: Mutex::default(),
             in_progress: Mutex::default(),
             releases: Mutex::default(),
-            held_releases: Mutex::default(),
+            stalled_releases: Mutex::default(),
             here: Mutex::default(),
         };
         let mut registry = Registry::default();
@@ -268,13 +268,13 @@ impl Metrics {
                 environment: name,
                 revision,
                 releases,
-                held,
+                stalled,
                 took,
                 ..
             } => {
                 self.took("render", *took);
                 self.begin(name, revision, releases.len());
-                self.hold_releases(name, held.keys());
+                self.set_stalled_releases(name, stalled.keys());
             }
             Event::EnvironmentUnchanged { took, .. } => {
                 if let Some(took) = took {
@@ -283,7 +283,7 @@ impl Metrics {
             }
             Event::EnvironmentStalled {
                 environment: name, ..
-            } => self.hold(name),
+            } => self.stall(name),
             Event::ReconcileStarted { release } => self.track_active(|active| {
                 active.insert(release.clone());
             }),
@@ -328,21 +328,21 @@ impl Metrics {
                 repository,
                 previewed,
                 ..
-            } => self.count_preview(repository, previewed.word()),
+            } => self.count_preview(repository, previewed.as_str()),
             Event::Applying { .. }
             | Event::Claimed { .. }
             | Event::ForgeUnreachable { .. }
             | Event::StateChanged(_) => {}
             Event::ReconcileFinished {
                 release,
-                end,
+                outcome,
                 took,
                 revision,
-                kept,
+                retained,
                 ..
             } => {
-                let kept = kept.as_ref().map(|kept| kept.end);
-                self.count_look(release, (*end, kept), *took, revision);
+                let retained = retained.as_ref().map(|retained| retained.outcome);
+                self.count_look(release, (*outcome, retained), *took, revision);
             }
         }
     }
@@ -360,7 +360,7 @@ impl Metrics {
     fn count_look(
         &self,
         release: &ReleaseName,
-        (end, kept): (ReconcileOutcome, Option<ReconcileOutcome>),
+        (outcome, retained): (ReconcileOutcome, Option<ReconcileOutcome>),
         took: Duration,
         revision: &str,
     ) {
@@ -369,17 +369,18 @@ impl Metrics {
         });
         // A release with reported drift is otherwise at this commit.
         if matches!(
-            end,
+            outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted
         ) {
             self.reach(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
-        self.count_end(release, end);
-        if let Some(kept) = kept.filter(|kept| *kept != ReconcileOutcome::Unchanged) {
-            self.count_end(release, kept);
+        self.count_end(release, outcome);
+        if let Some(retained) = retained.filter(|retained| *retained != ReconcileOutcome::Unchanged)
+        {
+            self.count_end(release, retained);
         }
-        if end == ReconcileOutcome::Removed {
+        if outcome == ReconcileOutcome::Removed {
             self.releases().remove(&labels);
             self.forget(&labels);
             self.durations.remove(&labels);
@@ -388,17 +389,17 @@ impl Metrics {
         self.durations
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
-        if self.is_left(&release.environment) {
+        if self.is_last_started(&release.environment) {
             return;
         }
-        let drifted = i64::from(kept.unwrap_or(end) == ReconcileOutcome::Drifted);
+        let drifted = i64::from(retained.unwrap_or(outcome) == ReconcileOutcome::Drifted);
         self.drifted.get_or_create(&labels).set(drifted);
         self.last_reconcile.get_or_create(&labels).set(now());
-        let is_reached = matches!(
-            end,
+        let is_reconciled = matches!(
+            outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
         );
-        let synced = is_reached && !self.is_held(release);
+        let synced = is_reconciled && !self.is_stalled(release);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
     }
@@ -414,11 +415,11 @@ impl Metrics {
         }
     }
 
-    fn count_end(&self, release: &ReleaseName, end: ReconcileOutcome) {
+    fn count_end(&self, release: &ReleaseName, outcome: ReconcileOutcome) {
         let looks = LookLabels {
             environment: release.environment.clone(),
             release: release.release.clone(),
-            result: end.word(),
+            result: outcome.as_str(),
         };
         self.reconciles.get_or_create(&looks).inc();
     }

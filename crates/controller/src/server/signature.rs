@@ -91,7 +91,7 @@ mod tests {
     #[case::github_upper(ForgeKind::Github, "x-hub-signature-256", &format!("sha256={}", MAC.to_uppercase()))]
     #[case::gitea(ForgeKind::Gitea, "x-gitea-signature", MAC)]
     #[case::gitlab(ForgeKind::Gitlab, "x-gitlab-token", "It's a Secret to Everybody")]
-    fn what_is_signed_is_believed(
+    fn a_valid_signature_is_accepted(
         #[case] kind: ForgeKind,
         #[case] name: &'static str,
         #[case] value: &str,
@@ -123,12 +123,15 @@ mod tests {
     #[case::former_hash(ForgeKind::Github, &[("x-hub-signature", "sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59")])]
     #[case::truncated_token(ForgeKind::Gitlab, &[("x-gitlab-token", "It's a Secret to Everybod")])]
     #[case::longer_token(ForgeKind::Gitlab, &[("x-gitlab-token", "It's a Secret to Everybody!")])]
-    fn what_is_not_signed_is_not(#[case] kind: ForgeKind, #[case] values: &[(&'static str, &str)]) {
+    fn an_invalid_signature_is_rejected(
+        #[case] kind: ForgeKind,
+        #[case] values: &[(&'static str, &str)],
+    ) {
         assert!(!is_signed(kind, &headers(values), BODY, SECRET));
     }
 
     #[test]
-    fn an_empty_secret_believes_nobody() {
+    fn an_empty_secret_accepts_no_signature() {
         let empty = headers(&[("x-gitlab-token", "")]);
         assert!(!is_signed(ForgeKind::Gitlab, &empty, BODY, b""));
     }

@@ -147,12 +147,12 @@ impl Traces {
             ControllerEvent::ReconcileFinished {
                 release,
                 revision,
-                end,
+                outcome,
                 message,
                 ..
             } => {
                 if let Some(look) = self.looks.remove(release) {
-                    look.end(revision, *end, message);
+                    look.end(revision, *outcome, message);
                 }
             }
             _ => {}
@@ -227,12 +227,15 @@ impl Look {
         }
     }
 
-    fn end(mut self, revision: &str, end: ReconcileOutcome, message: &str) {
+    fn end(mut self, revision: &str, outcome: ReconcileOutcome, message: &str) {
         self.end_apply();
         let span = self.span.span();
         span.set_attribute(KeyValue::new("pleach.revision", revision.to_owned()));
-        span.set_attribute(KeyValue::new("pleach.result", end.word()));
-        if matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused) {
+        span.set_attribute(KeyValue::new("pleach.result", outcome.as_str()));
+        if matches!(
+            outcome,
+            ReconcileOutcome::Failed | ReconcileOutcome::Refused
+        ) {
             span.set_status(Status::error(message.to_owned()));
         }
         span.end();

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_token_may_not_do_is_told_again_with_a_better_one() {
+    fn a_forbidden_post_is_retried_later() {
         let refused = |status| ForgeError::Refused {
             what: "set a state",
             status,

@@ -13,12 +13,17 @@ fn loaded(revision: &str, releases: &[&str]) -> ControllerEvent {
         cluster: None,
         revision: revision.to_owned(),
         releases: releases.iter().map(|name| (*name).to_owned()).collect(),
-        held: BTreeMap::new(),
+        stalled: BTreeMap::new(),
         took: Duration::ZERO,
     }
 }
 
-fn looked(revision: &str, release: &str, end: ReconcileOutcome, message: &str) -> ControllerEvent {
+fn looked(
+    revision: &str,
+    release: &str,
+    outcome: ReconcileOutcome,
+    message: &str,
+) -> ControllerEvent {
     ControllerEvent::ReconcileFinished {
         release: ReleaseName {
             environment: "staging".to_owned(),
@@ -26,11 +31,11 @@ fn looked(revision: &str, release: &str, end: ReconcileOutcome, message: &str) -
         },
         cluster: None,
         revision: revision.to_owned(),
-        end,
+        outcome,
         message: format!("{message}, says 10.0.0.7"),
-        about: message.to_owned(),
+        public_message: message.to_owned(),
         is_correction: false,
-        kept: None,
+        retained: None,
         took: Duration::ZERO,
     }
 }
@@ -68,7 +73,7 @@ fn check(events: &[ControllerEvent], expected: &[&str]) {
                 continue;
             };
             let former = said.former.as_ref();
-            let former = former.map(|(commit, end)| format!(" ({commit} {:?})", end.state));
+            let former = former.map(|(commit, outcome)| format!(" ({commit} {:?})", outcome.state));
             news.push(format!(
                 "{} {:?} {}{}",
                 said.commit,
@@ -82,7 +87,7 @@ fn check(events: &[ControllerEvent], expected: &[&str]) {
 }
 
 #[test]
-fn a_state_is_said_once_and_when_all_releases_are_there() {
+fn a_state_is_posted_once_and_succeeds_with_all_releases() {
     check(
         &[
             loaded("a", &["web", "db"]),
@@ -108,7 +113,7 @@ fn a_state_is_said_once_and_when_all_releases_are_there() {
 }
 
 #[test]
-fn what_fails_is_said_and_that_it_no_longer_does() {
+fn a_failure_and_its_end_are_posted() {
     check(
         &[
             loaded("a", &["web", "db"]),
@@ -131,7 +136,7 @@ fn what_fails_is_said_and_that_it_no_longer_does() {
 }
 
 #[test]
-fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
+fn a_commit_without_changes_has_the_previous_state() {
     let unaffected = ControllerEvent::EnvironmentUnchanged {
         environment: "staging".to_owned(),
         cluster: None,
@@ -156,8 +161,8 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
 }
 
 #[test]
-fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
-    let held = ControllerEvent::EnvironmentStalled {
+fn a_bad_commit_fails_and_the_next_one_succeeds() {
+    let stalled = ControllerEvent::EnvironmentStalled {
         repository: "fleet".to_owned(),
         environment: "staging".to_owned(),
         cluster: None,
@@ -168,8 +173,8 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
     check(
         &[
             loaded("a", &["web"]),
-            held.clone(),
-            held,
+            stalled.clone(),
+            stalled,
             // The last good commit is still reconciled.
             looked("a", "web", ReconcileOutcome::Unchanged, ""),
             loaded("c", &["web"]),
@@ -198,19 +203,19 @@ fn on(cluster: &str, event: ControllerEvent) -> ControllerEvent {
 }
 
 #[test]
-fn a_commit_fails_by_a_release_that_is_held() {
-    let mut held = loaded("b", &["db", "web"]);
-    if let ControllerEvent::EnvironmentLoaded { held, .. } = &mut held {
-        held.insert("web".to_owned(), "commit b: a.yaml:1: no".to_owned());
+fn a_stalled_release_fails_its_commit() {
+    let mut stalled = loaded("b", &["db", "web"]);
+    if let ControllerEvent::EnvironmentLoaded { stalled, .. } = &mut stalled {
+        stalled.insert("web".to_owned(), "commit b: a.yaml:1: no".to_owned());
     }
     check(
         &[
             loaded("a", &["db", "web"]),
-            held.clone(),
+            stalled.clone(),
             // It stays at the previous commit.
             looked("a", "web", ReconcileOutcome::Unchanged, ""),
             looked("b", "db", ReconcileOutcome::Deployed, ""),
-            held,
+            stalled,
             loaded("c", &["db", "web"]),
         ],
         &[
@@ -222,7 +227,7 @@ fn a_commit_fails_by_a_release_that_is_held() {
 }
 
 #[test]
-fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
+fn an_environment_on_two_clusters_succeeds_on_both() {
     let [a, b] = ["a", "b"].map(|revision| loaded(revision, &["web"]));
     check(
         &[
@@ -250,7 +255,7 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
 }
 
 #[test]
-fn environments_of_two_repositories_are_two_whatever_their_names() {
+fn environments_of_two_repositories_are_independent() {
     // Events of another repository are ignored here.
     let mut other = on("west", loaded("x", &["web"]));
     if let ControllerEvent::EnvironmentLoaded { repository, .. } = &mut other {
@@ -271,7 +276,7 @@ fn environments_of_two_repositories_are_two_whatever_their_names() {
 }
 
 #[test]
-fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
+fn a_failed_uninstall_fails_the_commit_that_removed_the_release() {
     check(
         &[
             loaded("a", &["web"]),
@@ -293,7 +298,7 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
 }
 
 #[test]
-fn an_entry_ends_with_its_claim() {
+fn a_status_ends_when_the_owner_changes() {
     let a = loaded("a", &["web"]);
     // One of two clusters is gone, and the other one decides.
     for by in [Claimed::Nobody, Claimed::Elsewhere] {
@@ -345,7 +350,7 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
 }
 
 #[test]
-fn server_text_is_not_told_by_default() {
+fn server_text_is_not_posted_by_default() {
     for (quotes, expected) in [
         (false, "web failed: Deployment/x: refused"),
         (true, "web failed: Deployment/x: refused, says 10.0.0.7"),

@@ -123,7 +123,7 @@ fn told(of: &[(&str, bool)]) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
+async fn a_replica_without_leadership_aborts_its_work() {
     let repositories = [repository(&["api", "web"])];
     let (shared, mut heard) = shared();
     let mut tasks = JoinSet::new();
@@ -157,7 +157,7 @@ async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
 }
 
 #[tokio::test]
-async fn an_environment_that_another_repository_holds_is_begun_anew() {
+async fn an_environment_that_moved_to_another_repository_is_restarted() {
     let repositories = [of_a_pattern("a"), of_a_pattern("b")];
     let (shared, mut heard) = shared();
     let mut tasks = JoinSet::new();
@@ -192,7 +192,7 @@ async fn an_environment_that_another_repository_holds_is_begun_anew() {
 }
 
 #[tokio::test]
-async fn an_environment_whose_branch_is_gone_takes_no_task() {
+async fn an_environment_without_a_branch_has_no_task() {
     let repositories = [of_a_pattern("a")];
     let (shared, mut heard) = shared();
     let mut tasks = JoinSet::new();
@@ -212,7 +212,7 @@ async fn an_environment_whose_branch_is_gone_takes_no_task() {
         assert_eq!(led(&mut heard), told(&[("web", true)]));
         supervisor.assign(&gone, &among(&["a"]), &mut tasks);
         let web = supervisor.environments.values().next().unwrap();
-        assert!(web.assigned.borrow().is_over);
+        assert!(web.assigned.borrow().is_removed);
         // The task ends like this after its report.
         web.task.abort();
         assert!(tasks.join_next().await.unwrap().is_err());
@@ -232,7 +232,7 @@ async fn an_environment_whose_branch_is_gone_takes_no_task() {
 }
 
 #[tokio::test]
-async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
+async fn a_fetch_request_is_answered_by_a_later_fetch() {
     let fleet = repository(&["web"]);
     let (shared, _heard) = shared();
     let mut tasks = JoinSet::new();
@@ -269,7 +269,7 @@ async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
 }
 
 #[tokio::test]
-async fn what_another_replica_leads_comes_to_its_safe_point_before_it_is_begun_anew() {
+async fn an_environment_is_restarted_after_its_previous_task_ended() {
     let repositories = [repository(&["web"])];
     let (shared, mut heard) = shared();
     let mut tasks = JoinSet::new();
@@ -293,7 +293,7 @@ async fn what_another_replica_leads_comes_to_its_safe_point_before_it_is_begun_a
 }
 
 #[tokio::test]
-async fn a_branch_whose_first_commit_is_not_here_is_not_taken_for_gone() {
+async fn a_branch_without_a_fetched_commit_is_not_missing() {
     let repositories = [of_a_pattern("a")];
     let (shared, mut heard) = shared();
     let mut tasks = JoinSet::new();

@@ -34,7 +34,7 @@ impl Successors {
                 && loaded.rendered.len() == loaded.environment.releases.len()
                 && !loaded.rendered.is_empty();
             let mut stalled = loaded
-                .held
+                .stalled
                 .values()
                 .filter(|_| name == loaded.environment.name);
             if stalled.any(|stalled| stalled.moved_from.as_ref() == Some(previous)) {

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_hold_the_environments_that_patterns_name() {
+    fn patterns_map_branches_to_environments() {
         let pattern = Branches::pattern("env/*").unwrap();
         assert_eq!(pattern.environment("env/staging"), Some("staging"));
         assert_eq!(pattern.environment("env/"), None);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn both_models_are_one_rule() {
+    fn a_branch_per_environment_and_a_shared_branch_can_be_combined() {
         let a = Some("a".to_owned());
         let pointer = vec![(Branches::pattern("env/*").unwrap(), a.clone())];
         let trunk = vec![(one("x", "main"), a.clone()), (one("y", "main"), a.clone())];
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn two_grants_of_one_sort_that_claim_an_environment_get_it_neither() {
+    fn two_equal_source_policies_contest_an_environment() {
         let a = Some("a".to_owned());
         let grants = vec![
             vec![
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn between_equals_the_present_holder_keeps_the_environment() {
+    fn a_contested_environment_stays_on_its_recorded_branch() {
         let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
         let heads = [heads(&["env/p"]), heads(&["env/p"])];
         let claims = claims(&[pattern(), pattern()], &heads);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_repository_may_hold_what_a_pattern_of_another_one_matches() {
+    fn an_unreachable_repository_can_contest_environments_of_a_pattern() {
         let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
         let elsewhere = vec![(Branches::pattern("env/*").unwrap(), Some("b".to_owned()))];
         let named = vec![(one("q", "main"), None)];
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_whose_commit_is_not_here_holds_what_it_holds() {
+    fn a_branch_without_a_fetched_commit_keeps_its_environments() {
         let grants = vec![vec![
             (Branches::pattern("env/*").unwrap(), None),
             (one("p", "main"), None),
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_of_their_own_have_environments_of_their_own() {
+    fn each_cluster_has_its_own_environments() {
         let grants = vec![vec![
             (one("p", "main"), Some("a".to_owned())),
             (one("p", "next"), Some("b".to_owned())),

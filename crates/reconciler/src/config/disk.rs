@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_defaults_and_wrong_ones_are_refused() {
+    fn limits_have_defaults_and_invalid_ones_are_refused() {
         assert_eq!(disk(""), Ok(Disk::default()));
         let expected = Disk {
             fork_head: 5 << 20,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_read() {
+    fn both_url_forms_are_parsed() {
         for (url, read) in [
             (
                 "ssh://git@h.example.org/a/b.git",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_could_take_for_something_else_is_refused() {
+    fn ambiguous_addresses_are_refused() {
         let user = "the URL has no valid user; expected `ssh://git@host/path`";
         let password = "passwords do not belong in a URL, and are not used for ssh";
         for (url, wrong) in [
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_called_what_known_hosts_files_call_them() {
+    fn hosts_are_named_as_in_known_hosts_files() {
         let known = |url| SshAddress::parse(url).unwrap().known_as();
         assert_eq!(known("git@h:a"), "h");
         assert_eq!(known("ssh://git@h:22/a"), "h");

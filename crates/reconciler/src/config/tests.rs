@@ -36,7 +36,7 @@ fn repository(url: &str, lines: &str, environment: &str) -> String {
 }
 
 #[test]
-fn what_is_said_is_read() {
+fn all_fields_are_read() {
     let controller = check(&format!(
         "listen: 0.0.0.0:8080\nmetrics: {{listen: \"127.0.0.1:9090\"}}\n{}",
         repository(
@@ -76,7 +76,7 @@ fn what_is_said_is_read() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_line() {
+fn every_mistake_is_reported_with_its_line() {
     let errors = check(&repository(
         "ftp://git.example.org/fleet",
         "    forge: {kind: github, webhookSecretfile: /s/hook}\n",
@@ -110,7 +110,7 @@ fn every_mistake_is_told_with_its_line() {
 }
 
 #[test]
-fn the_cluster_has_to_be_named() {
+fn the_cluster_id_is_required() {
     let errors = check(
         "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{match: env/*, cluster: {inCluster: true}, allow: all}]\n",
     )
@@ -122,7 +122,7 @@ fn the_cluster_has_to_be_named() {
 }
 
 #[test]
-fn credentials_are_files_and_are_not_sent_in_the_clear() {
+fn credentials_are_files_and_are_sent_encrypted_only() {
     let basic = "    auth: {usernameFile: /s/user, passwordFile: /s/password}\n";
     let url = |url: &str, lines: &str| check(&repository(url, lines, "")).err();
     assert_eq!(url("http://127.0.0.1:3000/fleet.git", basic), None);
@@ -155,7 +155,7 @@ fn credentials_are_files_and_are_not_sent_in_the_clear() {
 }
 
 #[test]
-fn ssh_needs_a_key_and_the_keys_of_hosts() {
+fn ssh_needs_a_key_and_known_hosts() {
     let auth = "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n";
     let read = |url: &str, lines: &str| check(&repository(url, lines, ""));
     for url in [
@@ -192,7 +192,7 @@ fn ssh_needs_a_key_and_the_keys_of_hosts() {
 }
 
 #[test]
-fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
+fn a_github_app_needs_github_and_https() {
     let app =
         "    auth: {githubApp: {appId: Iv1.a2b3, installationId: '7', privateKeyFile: /s/key}}\n";
     let auth = |host: &str, lines: &str| {
@@ -249,7 +249,7 @@ fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
 }
 
 #[test]
-fn a_forge_is_asked_as_the_app_that_fetches() {
+fn a_forge_is_queried_as_the_app_that_fetches() {
     let app = |url: &str, forge: &str| {
         let id = "{appId: '4711', installationId: '7', privateKeyFile: /s/key}";
         let lines = format!("    auth: {{githubApp: {id}}}\n    forge: {{{forge}}}\n");
@@ -321,7 +321,7 @@ fn http_needs_signatures() {
 }
 
 #[test]
-fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
+fn signature_keys_and_kubeconfig_secrets_are_read() {
     let environment = "      - allow: all\n        match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - allow: all\n        match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
     let verify = "    verify: {keysFile: /s/keys}\n";
     let controller = check(&repository("https://x/y", verify, environment)).unwrap();
@@ -346,7 +346,7 @@ fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
 }
 
 #[test]
-fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
+fn a_forge_is_derived_from_the_repository_and_queried_with_a_token() {
     let forge = |url: &str, forge: &str| {
         let lines = format!("    forge: {{{forge}}}\n");
         check(&repository(url, &lines, ""))
@@ -443,7 +443,7 @@ fn a_grant_without_allow_is_an_error() {
 }
 
 #[test]
-fn a_grant_sets_the_least_strict_policy_of_its_environments() {
+fn a_grant_sets_the_minimum_policy_of_its_environments() {
     let read = |minimum: &str| {
         check(&repository(
             "/srv/fleet",
@@ -477,7 +477,7 @@ fn a_grant_sets_the_least_strict_policy_of_its_environments() {
 }
 
 #[test]
-fn only_what_is_allowed_may_be_written() {
+fn only_allowed_objects_can_be_written() {
     let controller = check(&repository(
         "/srv/fleet",
         "",
@@ -530,7 +530,7 @@ fn told(notifications: &str) -> Result<Controller, Vec<String>> {
 }
 
 #[test]
-fn who_is_told_of_what_is_read() {
+fn notifications_are_read() {
     let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
     let controller = told(said).unwrap();
     let news = |cause| StateChange {
@@ -559,7 +559,7 @@ fn who_is_told_of_what_is_read() {
 }
 
 #[test]
-fn a_template_that_cannot_be_written_is_refused_beforehand() {
+fn an_invalid_template_is_refused() {
     let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(

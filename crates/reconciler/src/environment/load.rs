@@ -1,4 +1,4 @@
-//! Loads of commits, and holds.
+//! Loads of commits, and stalls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::{
     Command, Commit, EXCEEDED_RETRY, Environment, Load, Phase, PreviousState, Round, Task,
 };
 use crate::Moment;
-use crate::hold::{ENVIRONMENT_MISSING, Hold};
+use crate::stall::{ENVIRONMENT_MISSING, Stall};
 
 impl Environment {
     /// Loads the commit of a round, unless it was tried already.
@@ -27,10 +27,10 @@ impl Environment {
                 if self.tried.as_ref() == Some(commit) {
                     return self.look_up(round, now);
                 }
-                match self.crash_hold(commit, now) {
-                    Some(hold) => {
+                match self.crash_stall(commit, now) {
+                    Some(stall) => {
                         self.forget_load();
-                        self.stall(hold, Some(commit));
+                        self.stall(stall, Some(commit));
                     }
                     None => return self.start_load(commit.clone(), round),
                 }
@@ -39,15 +39,15 @@ impl Environment {
                 self.forget_load();
                 self.forget_state();
                 self.looked_up = None;
-                self.stall(Hold::new(reason, message.clone()), None);
+                self.stall(Stall::new(reason, message.clone()), None);
             }
             Commit::Untrusted { commit, message } => {
                 self.forget_load();
-                self.stall(Hold::new("UntrustedCommit", message.clone()), Some(commit));
+                self.stall(Stall::new("UntrustedCommit", message.clone()), Some(commit));
             }
             Commit::Unknown => {
-                // A hold without a commit is over. The first commit is still expected.
-                self.hold.take_if(|hold| hold.revision.is_none());
+                // A stall without a commit is over. The first commit is still expected.
+                self.stall.take_if(|stall| stall.revision.is_none());
             }
         }
         self.look_up(round, now);
@@ -77,11 +77,11 @@ impl Environment {
         self.phase = Phase::Loading(round);
     }
 
-    /// Returns the hold of a commit at which the controller crashed, until the end of its backoff.
-    fn crash_hold(&self, commit: &str, now: Moment) -> Option<Hold> {
+    /// Returns the stall of a commit at which the controller crashed, until the end of its backoff.
+    fn crash_stall(&self, commit: &str, now: Moment) -> Option<Stall> {
         let crash = self.crash.as_ref();
         let crash = crash.filter(|crash| crash.commit == commit && now.at < crash.until);
-        crash.map(|crash| crash.hold.clone())
+        crash.map(|crash| crash.stall.clone())
     }
 
     pub(super) fn on_load(&mut self, mut round: Round, load: Load, now: Moment) {
@@ -97,7 +97,7 @@ impl Environment {
             Load::Loaded { state, is_same } => {
                 self.inputs = Some(self.task);
                 self.replace_previous(&state, &commit);
-                if is_same && self.hold.is_none() {
+                if is_same && self.stall.is_none() {
                     // Only irrelevant files or formatting changed, so no release is triggered.
                     self.end_attempt();
                     self.commands.push(Command::Unchanged(commit, Some(took)));
@@ -105,21 +105,21 @@ impl Environment {
                     self.commands.push(Command::Loaded(state.clone(), took));
                     let planned = state.releases.iter().map(|release| release.name.clone());
                     self.commands.push(Command::EndAttempt(planned.collect()));
-                    self.hold = None;
-                    self.is_remembered = false;
+                    self.stall = None;
+                    self.is_from_records = false;
                     self.state = Some(*state);
                 }
             }
-            Load::Invalid(hold) => {
+            Load::Invalid(stall) => {
                 self.inputs = Some(self.task);
-                self.reject(hold, &commit);
+                self.reject(stall, &commit);
             }
-            Load::Exceeded(hold) => {
+            Load::Exceeded(stall) => {
                 self.inputs = None;
                 self.exceeded = Some(now.at);
-                self.reject(hold, &commit);
+                self.reject(stall, &commit);
             }
-            Load::Failed(hold) => {
+            Load::Failed(stall) => {
                 self.tried = None;
                 self.load_failures = failures.saturating_add(1);
                 round.is_loaded = false;
@@ -129,7 +129,7 @@ impl Environment {
                     self.end_attempt();
                 } else {
                     self.inputs = None;
-                    self.reject(hold, &commit);
+                    self.reject(stall, &commit);
                 }
             }
         }
@@ -137,23 +137,23 @@ impl Environment {
     }
 
     /// Stalls the environment at a commit that was not loaded.
-    fn reject(&mut self, hold: Hold, commit: &str) {
+    fn reject(&mut self, stall: Stall, commit: &str) {
         self.end_attempt();
         // An environment that left git is no longer touched. An invalid one keeps its last good
         // state.
-        if hold.reason == ENVIRONMENT_MISSING {
+        if stall.reason == ENVIRONMENT_MISSING {
             self.forget_state();
         }
-        self.stall(hold, Some(commit));
+        self.stall(stall, Some(commit));
     }
 
-    /// Records and reports a hold. `commit` is the cause, if one is.
-    pub(super) fn stall(&mut self, mut hold: Hold, commit: Option<&str>) {
-        hold.revision = commit.map(str::to_owned);
-        if self.hold.as_ref() != Some(&hold) {
-            self.commands.push(Command::Stalled(hold.clone()));
+    /// Records and reports a stall. `commit` is the cause, if one is.
+    pub(super) fn stall(&mut self, mut stall: Stall, commit: Option<&str>) {
+        stall.revision = commit.map(str::to_owned);
+        if self.stall.as_ref() != Some(&stall) {
+            self.commands.push(Command::Stalled(stall.clone()));
         }
-        self.hold = Some(hold);
+        self.stall = Some(stall);
     }
 
     /// Forgets the last load. If its commit returns, it is loaded even without changes.

@@ -13,7 +13,7 @@ use super::{
     Command, Environment, LookedUp, Phase, RecordedCommit, ReleaseFacts, Round, StateFacts,
     StateId, Task,
 };
-use crate::hold::ENVIRONMENT_MISSING;
+use crate::stall::ENVIRONMENT_MISSING;
 use crate::{Moment, TaskId};
 
 /// State of a stalled release at its last usable commit.
@@ -30,7 +30,7 @@ pub(super) enum Previous {
         state: StateId,
         release: ReleaseFacts,
         /// Whether only its record named that commit.
-        is_remembered: bool,
+        is_from_records: bool,
     },
 }
 
@@ -79,9 +79,9 @@ impl Environment {
 
     /// Returns the stalled commit of an environment that git still contains.
     fn stalled_commit(&self) -> Option<&String> {
-        let hold = self.hold.as_ref();
-        let hold = hold.filter(|hold| hold.reason != ENVIRONMENT_MISSING);
-        hold.and_then(|hold| hold.revision.as_ref())
+        let stall = self.stall.as_ref();
+        let stall = stall.filter(|stall| stall.reason != ENVIRONMENT_MISSING);
+        stall.and_then(|stall| stall.revision.as_ref())
     }
 
     /// Starts the lookups of the recorded commits.
@@ -150,8 +150,8 @@ impl Environment {
             return;
         }
         let mut previous = self.previous.iter_mut();
-        let asking = previous.find(|(_, one)| **one == Previous::LookingUp(id));
-        let Some((name, previous)) = asking else {
+        let waiting = previous.find(|(_, one)| **one == Previous::LookingUp(id));
+        let Some((name, previous)) = waiting else {
             return;
         };
         let absent = Previous::Absent(self.stalled_at.clone());
@@ -161,7 +161,7 @@ impl Environment {
                 Ok([release]) if release.name == *name => Previous::Known {
                     state: state.id,
                     release,
-                    is_remembered: true,
+                    is_from_records: true,
                 },
                 Ok(_) | Err(_) => absent,
             },
@@ -180,7 +180,7 @@ impl Environment {
                 if self.state.is_none() && self.looked_up.is_some() {
                     self.commands
                         .push(Command::Retained(state.revision.clone()));
-                    self.is_remembered = true;
+                    self.is_from_records = true;
                     let stalled = state.stalled.keys();
                     let unknown = stalled.map(|name| (name.clone(), Previous::Unknown));
                     self.previous = unknown.collect();
@@ -219,7 +219,7 @@ impl Environment {
         Some(Previous::Known {
             state: id,
             release,
-            is_remembered: self.is_remembered,
+            is_from_records: self.is_from_records,
         })
     }
 }

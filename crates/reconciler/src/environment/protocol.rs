@@ -7,10 +7,10 @@ use pleach_planner::observe::ClusterId;
 use pleach_state::inventory::{Condition, SyncRequest};
 
 use crate::TaskId;
-use crate::hold::Hold;
-use crate::state_changes::Item;
+use crate::stall::Stall;
+use crate::state_changes::Notice;
 
-/// Number of a desired state: an environment, or one release of it, at a commit. The executor holds
+/// Number of a desired state: an environment, or one release of it, at a commit. The executor stores
 /// the state itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub u64);
@@ -25,7 +25,7 @@ pub struct AssignmentFacts {
     /// The commit, or the reason why there is none.
     pub commit: Commit,
     /// Branch and repository, as text.
-    pub by: String,
+    pub origin: String,
     /// Whether the source policy names the branch. Nothing is looked up otherwise.
     pub has_branch: bool,
     /// Error if the repository is unreachable now.
@@ -33,7 +33,7 @@ pub struct AssignmentFacts {
     /// Sequence number of the latest fetch request that this answers.
     pub answered: u64,
     /// Whether git no longer contains the environment. Its task ends once that is reported.
-    pub is_over: bool,
+    pub is_removed: bool,
     /// The only cluster that the source policy allows.
     pub cluster: Option<ClusterId>,
     /// The cluster if neither the source policy nor the environment file names one.
@@ -68,8 +68,8 @@ pub enum Commit {
 pub struct Crash {
     /// The commit.
     pub commit: String,
-    /// Its hold.
-    pub hold: Hold,
+    /// Its stall.
+    pub stall: Stall,
     /// End of the backoff.
     pub until: Duration,
 }
@@ -86,7 +86,7 @@ pub struct StateFacts {
     /// Releases that can be applied, in the order of the environment.
     pub releases: Vec<ReleaseFacts>,
     /// Releases that cannot be applied at this commit.
-    pub stalled: BTreeMap<String, Hold>,
+    pub stalled: BTreeMap<String, Stall>,
 }
 
 /// Facts of a release.
@@ -112,11 +112,11 @@ pub struct Desired {
     /// Conditions of the environment.
     pub conditions: Vec<Condition>,
     /// Reason why the release is stalled.
-    pub hold: Option<Hold>,
+    pub stall: Option<Stall>,
     /// Whether only this release is stalled. Nothing is pruned then.
     pub is_stalled: bool,
     /// Whether the commit is only known from records. Drift is not corrected then.
-    pub is_remembered: bool,
+    pub is_from_records: bool,
 }
 
 /// Previous state of a release, in case that the release is stalled at the newest commit.
@@ -141,11 +141,11 @@ pub enum Load {
         is_same: bool,
     },
     /// The commit cannot be synced.
-    Invalid(Hold),
+    Invalid(Stall),
     /// The commit exceeds the limits. Only a later retry can show otherwise.
-    Exceeded(Hold),
+    Exceeded(Stall),
     /// A retry can succeed soon.
-    Failed(Hold),
+    Failed(Stall),
 }
 
 /// Commit in the record of a release.
@@ -176,7 +176,7 @@ pub struct Report {
     /// Conditions for the record.
     pub conditions: Vec<Condition>,
     /// Reason why the release is stalled.
-    pub hold: Option<Hold>,
+    pub stall: Option<Stall>,
 }
 
 /// Result of reports.
@@ -190,15 +190,15 @@ pub struct Reported {
     pub error: Option<String>,
 }
 
-/// A notification about a hold.
+/// A notification about a stall.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldNotification {
+pub struct StallNotification {
     /// The release.
     pub release: String,
     /// The stalled commit. `None`: the recorded one.
     pub revision: Option<String>,
     /// The notification.
-    pub item: Item,
+    pub notice: Notice,
 }
 
 /// Change of the record of a release.
@@ -284,7 +284,7 @@ pub enum Task {
         reports: Vec<Report>,
     },
     /// Send notifications, also as Kubernetes Events.
-    Notify(Vec<HoldNotification>),
+    Notify(Vec<StallNotification>),
     /// Check whether the kubeconfig changed since the connection was made.
     CheckKubeconfig,
     /// Wait for a change of the records.
@@ -297,7 +297,7 @@ pub enum Command {
     /// Start a task, which replaces the present one.
     Start(TaskId, Task),
     /// A round started: the tasks until the next one are about the newest assignment.
-    Begin,
+    StartRound,
     /// A commit changes nothing: log it, with the duration of its load if it was loaded.
     Unchanged(String, Option<Duration>),
     /// A state was loaded: log it, with the duration of the load.
@@ -305,7 +305,7 @@ pub enum Command {
     /// The last applied revision was found in the history and is retained: log it.
     Retained(String),
     /// The environment is stalled: log it.
-    Stalled(Hold),
+    Stalled(Stall),
     /// The cluster cannot be reached: log the error.
     Unreachable(String),
     /// End the crash record of the commit as soon as these releases are planned.
@@ -347,7 +347,7 @@ pub enum Command {
     StopUninstalls,
     /// Stop syncing the environment: end the tasks of all releases and of the uninstalls, the crash
     /// record and the fetches at its interval.
-    Leave,
+    StopSync,
     /// Trigger a release because a dependency might be ready.
     TriggerDependent(String),
     /// Trigger a release because of user requests.

@@ -9,8 +9,8 @@ use super::{
     Round, StateFacts, Task,
 };
 use crate::Moment;
-use crate::hold::Hold;
-use crate::state_changes::Told;
+use crate::stall::Stall;
+use crate::state_changes::NotificationState;
 
 /// A release with a running task.
 #[derive(Debug)]
@@ -25,18 +25,21 @@ impl Environment {
     pub(super) fn connect(&mut self, mut round: Round, now: Moment) {
         round.are_tasks_ended = self.tasks == 0;
         let Some(state) = &self.state else {
-            self.leave();
+            self.stop_sync();
             return self.report_all(round, now);
         };
         if let (Some(intended), Some(named)) = (&round.assignment.cluster, &state.cluster)
             && intended != named
         {
             // Errors of a newer commit have priority.
-            if self.hold.is_none() {
-                let (hold, commit) = (Hold::wrong_cluster(intended, named), state.revision.clone());
-                self.stall(hold, Some(&commit));
+            if self.stall.is_none() {
+                let (stall, commit) = (
+                    Stall::wrong_cluster(intended, named),
+                    state.revision.clone(),
+                );
+                self.stall(stall, Some(&commit));
             }
-            self.leave();
+            self.stop_sync();
             return self.report_all(round, now);
         }
         let state = state.id;
@@ -45,14 +48,14 @@ impl Environment {
     }
 
     /// Stops syncing the environment. Work in progress ends at its next safe point.
-    fn leave(&mut self) {
+    fn stop_sync(&mut self) {
         self.releases = BTreeMap::new();
         self.uninstalls = None;
-        self.commands.push(Command::Leave);
+        self.commands.push(Command::StopSync);
     }
 
     /// Gives the present state to the releases, and reports about those without a usable state.
-    pub(super) fn follow(&mut self, round: Round, connection: ConnectionId, now: Moment) {
+    pub(super) fn sync_releases(&mut self, round: Round, connection: ConnectionId, now: Moment) {
         let Some(state) = self.state.take() else {
             return self.report_all(round, now);
         };
@@ -67,26 +70,26 @@ impl Environment {
             all.insert(release.name.clone(), running(desired, release));
         }
         for (name, previous) in &self.previous {
-            let hold = self.hold.as_ref().or_else(|| state.stalled.get(name));
-            let conditions = conditions(&round.assignment, hold);
-            let hold = hold.cloned();
+            let stall = self.stall.as_ref().or_else(|| state.stalled.get(name));
+            let conditions = conditions(&round.assignment, stall);
+            let stall = stall.cloned();
             if let Previous::Known {
                 state,
                 release,
-                is_remembered,
+                is_from_records,
             } = previous
             {
                 let desired = Desired {
                     state: *state,
                     conditions,
-                    hold,
+                    stall,
                     is_stalled: true,
-                    is_remembered: *is_remembered,
+                    is_from_records: *is_from_records,
                     ..first.clone()
                 };
                 all.insert(name.clone(), running(desired, release));
             } else {
-                reports.push(report_of(name, conditions, hold));
+                reports.push(report_of(name, conditions, stall));
             }
         }
         self.state = Some(state);
@@ -104,10 +107,10 @@ impl Environment {
             index: 0,
             connection,
             cluster: cluster.or(assignment.fallback.as_ref()).cloned(),
-            conditions: conditions(assignment, self.hold.as_ref()),
-            hold: self.hold.clone(),
+            conditions: conditions(assignment, self.stall.as_ref()),
+            stall: self.stall.clone(),
             is_stalled: false,
-            is_remembered: self.is_remembered,
+            is_from_records: self.is_from_records,
         }
     }
 
@@ -136,7 +139,7 @@ impl Environment {
     /// Uninstalls follow the newest commit only: a release can be back in a commit that cannot be
     /// loaded.
     fn update_uninstalls(&mut self, round: &Round, first: Desired) {
-        if self.hold.is_some() {
+        if self.stall.is_some() {
             if self.uninstalls.take().is_some() {
                 self.commands.push(Command::StopUninstalls);
             }
@@ -151,7 +154,9 @@ impl Environment {
     fn report_stalled(&mut self, round: Round, reports: Vec<Report>, now: Moment) {
         if reports.is_empty() {
             self.reported = None;
-            self.notified.values_mut().for_each(Told::free);
+            self.notified
+                .values_mut()
+                .for_each(NotificationState::clear_stall);
             return self.finish(&round, None, now);
         }
         self.report(round, reports, now);

@@ -2,20 +2,23 @@
 
 use pleach_state::inventory::{Condition, ConditionKind, HEARTBEAT};
 
-use super::{AssignmentFacts, Environment, HoldNotification, Phase, Report, Reported, Round, Task};
+use super::{
+    AssignmentFacts, Environment, Phase, Report, Reported, Round, StallNotification, Task,
+};
 use crate::Moment;
-use crate::hold::Hold;
+use crate::stall::Stall;
 
 /// Returns the conditions of the environment for each record: that the controller follows the
 /// release, and the reason of a stall if any. The CLI reads them.
-pub(super) fn conditions(assignment: &AssignmentFacts, hold: Option<&Hold>) -> Vec<Condition> {
+pub(super) fn conditions(assignment: &AssignmentFacts, stall: Option<&Stall>) -> Vec<Condition> {
     let condition = |kind, reason: &str, message: &str| Condition {
         kind,
         reason: reason.to_owned(),
         message: message.to_owned(),
     };
-    let followed = condition(ConditionKind::Followed, "Loop", &assignment.by);
-    let stalled = hold.map(|hold| condition(ConditionKind::Stalled, &hold.reason, &hold.message));
+    let followed = condition(ConditionKind::Followed, "Loop", &assignment.origin);
+    let stalled =
+        stall.map(|stall| condition(ConditionKind::Stalled, &stall.reason, &stall.message));
     let unreachable = assignment.unreachable.as_ref();
     let unreachable =
         unreachable.map(|why| condition(ConditionKind::SourceUnavailable, "Unreachable", why));
@@ -24,11 +27,11 @@ pub(super) fn conditions(assignment: &AssignmentFacts, hold: Option<&Hold>) -> V
 }
 
 /// Creates the report about one release.
-pub(super) fn report_of(release: &str, conditions: Vec<Condition>, hold: Option<Hold>) -> Report {
+pub(super) fn report_of(release: &str, conditions: Vec<Condition>, stall: Option<Stall>) -> Report {
     Report {
         release: Some(release.to_owned()),
         conditions,
-        hold,
+        stall,
     }
 }
 
@@ -42,14 +45,14 @@ impl Report {
 impl Environment {
     /// Reports about all releases of the environment while none of them has a task.
     pub(super) fn report_all(&mut self, round: Round, now: Moment) {
-        if self.hold.is_none() && round.assignment.unreachable.is_none() {
+        if self.stall.is_none() && round.assignment.unreachable.is_none() {
             self.reported = None;
             return self.finish(&round, None, now);
         }
         let all = Report {
             release: None,
-            conditions: conditions(&round.assignment, self.hold.as_ref()),
-            hold: self.hold.clone(),
+            conditions: conditions(&round.assignment, self.stall.as_ref()),
+            stall: self.stall.clone(),
         };
         self.report(round, vec![all], now);
     }
@@ -70,7 +73,7 @@ impl Environment {
         self.phase = Phase::Reporting(round, reports);
     }
 
-    /// Notifies about the holds of the releases whose records were written.
+    /// Notifies about the stalls of the releases whose records were written.
     pub(super) fn on_reported(
         &mut self,
         round: Round,
@@ -89,13 +92,13 @@ impl Environment {
         let mut notifications = Vec::new();
         for release in written {
             let report = reports.iter().find(|report| report.is_about(&release));
-            let hold = report.and_then(|report| report.hold.as_ref());
+            let stall = report.and_then(|report| report.stall.as_ref());
             let state = self.notified.entry(release.clone()).or_default();
-            if let Some(item) = state.of_hold(hold, now.at) {
-                notifications.push(HoldNotification {
+            if let Some(notice) = state.of_stall(stall, now.at) {
+                notifications.push(StallNotification {
                     release,
-                    revision: hold.and_then(|hold| hold.revision.clone()),
-                    item,
+                    revision: stall.and_then(|stall| stall.revision.clone()),
+                    notice,
                 });
             }
         }

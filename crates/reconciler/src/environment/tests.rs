@@ -32,11 +32,11 @@ pub(super) fn moment() -> Moment {
 pub(super) fn assignment(commit: &str) -> AssignmentFacts {
     AssignmentFacts {
         commit: Commit::Followed(commit.to_owned()),
-        by: "env/web of fleet".to_owned(),
+        origin: "env/web of fleet".to_owned(),
         has_branch: true,
         unreachable: None,
         answered: 0,
-        is_over: false,
+        is_removed: false,
         cluster: None,
         fallback: None,
     }
@@ -57,13 +57,13 @@ pub(super) fn state(id: StateId, commit: &str, releases: &[&str], stalled: &[&st
         cluster: None,
         releases: releases.iter().map(|name| release(name)).collect(),
         stalled: stalled
-            .map(|name| ((*name).to_owned(), hold("broken")))
+            .map(|name| ((*name).to_owned(), stall("broken")))
             .collect(),
     }
 }
 
-pub(super) fn hold(reason: &str) -> Hold {
-    Hold::new(reason, "why")
+pub(super) fn stall(reason: &str) -> Stall {
+    Stall::new(reason, "why")
 }
 
 fn recorded(releases: &[(&str, &str)]) -> Answer {
@@ -105,7 +105,7 @@ impl Bench {
             match command {
                 Command::Start(id, task) => self.task = Some((id, task)),
                 Command::End => self.is_ended = true,
-                Command::Begin => {}
+                Command::StartRound => {}
                 other => self.commands.push(other),
             }
         }
@@ -165,7 +165,7 @@ impl Bench {
     }
 
     /// Lets tasks of the cluster succeed until it waits or loads. There are no records.
-    fn rest(&mut self) {
+    fn finish_round(&mut self) {
         loop {
             let answer = match self.task() {
                 Task::Load { .. } | Task::Wait => return,
@@ -183,7 +183,7 @@ impl Bench {
     fn deploy(releases: &[&str]) -> Self {
         let mut bench = Self::new();
         bench.loaded("c1", releases, &[]);
-        bench.rest();
+        bench.finish_round();
         assert!(bench.is_waiting());
         bench.commands();
         bench
@@ -194,9 +194,9 @@ impl Bench {
     }
 
     /// Returns the stalls since the last call of [`Bench::commands`].
-    fn stalls(&mut self) -> Vec<Hold> {
+    fn stalls(&mut self) -> Vec<Stall> {
         let stalls = self.commands().into_iter().filter_map(|one| match one {
-            Command::Stalled(hold) => Some(hold),
+            Command::Stalled(stall) => Some(stall),
             _ => None,
         });
         stalls.collect()

@@ -9,11 +9,11 @@ use pleach_state::inventory::{Condition, SyncRequest, UserRequests};
 
 pub use crate::TaskId;
 use crate::health::Checked;
-use crate::hold::Hold;
 use crate::outcome::{ReconcileOutcome, ReconcileReport};
-use crate::state_changes::Item;
+use crate::stall::Stall;
+use crate::state_changes::Notice;
 
-/// Number of a desired state. The executor holds the state itself.
+/// Number of a desired state. The executor stores the state itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
@@ -33,13 +33,13 @@ pub struct TargetFacts {
     /// Sync policy of its environment file.
     pub sync: SyncPolicy,
     /// Whether only this release is stalled. Nothing is pruned then.
-    pub is_held: bool,
+    pub is_stalled: bool,
     /// Whether the commit is only known from records. Drift is not corrected then.
-    pub is_remembered: bool,
+    pub is_from_records: bool,
     /// Conditions of the environment.
     pub conditions: Vec<Condition>,
     /// Reason why the release is stalled.
-    pub hold: Option<Hold>,
+    pub stall: Option<Stall>,
 }
 
 /// Changed objects of a release.
@@ -57,7 +57,7 @@ pub struct Reasons {
     /// One line.
     pub message: String,
     /// Codes and objects.
-    pub about: String,
+    pub public_message: String,
 }
 
 /// A failed operation.
@@ -66,7 +66,7 @@ pub struct Failure {
     /// The reasons.
     pub reasons: Reasons,
     /// Whether a retry can succeed without a change.
-    pub may_pass: bool,
+    pub is_transient: bool,
 }
 
 /// Fetch that belongs to a sync request with a window override. The request stays open until
@@ -87,7 +87,7 @@ pub struct Refusal {
     /// Whether it only waits for dependencies.
     pub waits: bool,
     /// Requeue delay of that wait, if no event ends it.
-    pub pause: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// Approval facts of a plan with steps.
@@ -111,11 +111,11 @@ pub struct PlanSummary {
     /// Whether it applies new content, or deletes objects that git removed.
     pub is_new: bool,
     /// Whether the content was reconciled before. Remaining differences are drift.
-    pub is_reached: bool,
+    pub is_reconciled: bool,
     /// Whether no other content was started since the last reconciled one.
-    pub is_left: bool,
+    pub is_last_started: bool,
     /// Whether exactly this content was applied before, and no other one was started since.
-    pub was_there: bool,
+    pub is_applied: bool,
     /// Whether the record belongs to this release on the expected cluster.
     pub is_ours: bool,
     /// Whether there is no record yet.
@@ -125,7 +125,7 @@ pub struct PlanSummary {
     /// Whether it has steps.
     pub has_steps: bool,
     /// Whether it covers all objects.
-    pub is_whole: bool,
+    pub covers_all_objects: bool,
     /// Whether values differ from git. Changed field ownership alone does not count.
     pub has_drifted: bool,
     /// Summary of the changes.
@@ -154,7 +154,7 @@ pub struct PlanSummary {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSummary {
     /// The outcome.
-    pub end: ReconcileOutcome,
+    pub outcome: ReconcileOutcome,
     /// The reasons.
     pub reasons: Reasons,
 }
@@ -182,14 +182,14 @@ pub enum Answer {
     },
     /// Of [`Task::Plan`]. `None`: the changed objects need a plan of all objects.
     Planned(Result<Option<Box<PlanSummary>>, Failure>),
-    /// Of [`Task::Introduce`] and [`Task::Affirm`].
+    /// Of [`Task::CreateRecord`] and [`Task::RecordRevision`].
     Recorded(Result<(), Failure>),
     /// Of [`Task::Approve`]: the missing approval.
     Approved(Option<Reasons>),
     /// Of [`Task::Execute`].
     Executed(RunSummary),
-    /// Of [`Task::Tell`].
-    Told {
+    /// Of [`Task::Report`].
+    Reported {
         /// Whether the record is ours.
         is_ours: bool,
         /// Whether the conditions were written. `None`: no write was needed.
@@ -259,12 +259,12 @@ pub struct Notification {
     /// The revision.
     pub revision: String,
     /// The notification.
-    pub item: Item,
+    pub notice: Notice,
 }
 
 /// Reports to the cluster and to subscribers, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tell {
+pub struct StatusReport {
     /// Whether the record is ours.
     pub ownership: Ownership,
     /// Conditions to write to the record. `None`: they are there.
@@ -287,7 +287,7 @@ pub struct Wait {
     /// Time from which drift ends it. `None`: drift does not matter.
     pub drift_from: Option<Duration>,
     /// Delay between a write and its readiness check.
-    pub calm: Duration,
+    pub debounce: Duration,
     /// Time of the next readiness check without a write.
     pub check_at: Option<Duration>,
     /// Whether a ready dependency ends it.
@@ -307,7 +307,7 @@ pub enum Task {
         /// Whether it needs a permit.
         needs_permit: bool,
         /// The last reconciled state, which is watched too.
-        reached: Option<TargetId>,
+        reconciled: Option<TargetId>,
         /// Oldest shared answer to use. `None`: only answers requested from now on.
         since: Option<Duration>,
     },
@@ -321,11 +321,11 @@ pub enum Task {
         since: Option<Duration>,
     },
     /// Create the record of a new release.
-    Introduce(TaskId),
+    CreateRecord(TaskId),
     /// Query the forge for an approval of the plan.
     Approve(TaskId),
     /// Record the present commit, without a run.
-    Affirm(TaskId),
+    RecordRevision(TaskId),
     /// Execute the plan.
     Execute {
         /// The plan.
@@ -334,7 +334,7 @@ pub enum Task {
         target: TargetId,
     },
     /// Report.
-    Tell(Box<Tell>),
+    Report(Box<StatusReport>),
     /// Check the readiness of objects.
     Check {
         /// Desired state with the readiness rules.
@@ -369,7 +369,7 @@ pub enum Command {
     /// Stop the present run at its next safe point.
     Cancel,
     /// A reconcile started: log it.
-    Begun,
+    Started,
     /// A reconcile finished: log it, release the permit and evaluate buffered watch events.
     Finished(Box<Finished>),
     /// Notify the releases that depend on this one.

@@ -7,16 +7,16 @@ use pleach_state::inventory::{Condition, ConditionKind, DEPENDENCY_NOT_READY, HE
 
 use super::{
     Answer, Approval, AwaitedApproval, Changes, Command, Depth, Ownership, Phase, PlanSummary,
-    Reasons, Release, RunSummary, TargetFacts, Task, TaskId, Tell, VERIFY,
+    Reasons, Release, RunSummary, StatusReport, TargetFacts, Task, TaskId, VERIFY,
 };
 use crate::Moment;
 use crate::outcome::{
-    ReconcileOutcome, ReconcileReport, is_closed, panicked, suspended, unapproved, unplanned,
-    window_closed,
+    ReconcileOutcome, ReconcileReport, is_window_closed, panicked, plan_failed, suspended,
+    unapproved, window_closed,
 };
 
 /// Message for a drifted release whose last good commit is only known from records.
-const OTHERWISE: &str =
+const OUT_OF_SYNC: &str =
     "the newest commit cannot be synced, and the release differs from the last good commit";
 /// A reconcile in progress.
 #[derive(Debug)]
@@ -37,13 +37,13 @@ pub(super) struct Work {
     plan: TaskId,
     pub(super) summary: Box<PlanSummary>,
     /// Facts of the first plan, about the state that waits behind it.
-    pub(super) is_left: bool,
+    pub(super) is_last_started: bool,
     pub(super) recorded: Option<String>,
     pub(super) fetch: Option<super::Fetch>,
     /// Outcome for the desired state, if it waits while another one is retained.
     pub(super) waiting: Option<ReconcileReport>,
     /// The state that is retained meanwhile.
-    pub(super) kept: Option<TargetFacts>,
+    pub(super) retained: Option<TargetFacts>,
     /// Conditions that are being written before the run.
     conditions: Vec<Condition>,
     is_cancelled: bool,
@@ -54,15 +54,15 @@ pub(super) struct Work {
 pub(super) enum Step {
     Queue,
     Plan,
-    Introduce,
+    CreateRecord,
     /// A plan after the record was created.
     Replan,
     Approve,
     /// The plan of the retained state.
-    PlanKept,
-    Affirm,
+    PlanRetained,
+    RecordRevision,
     /// Conditions are written before the run.
-    Announce,
+    WriteConditions,
     Execute,
 }
 
@@ -78,11 +78,11 @@ impl Work {
             verify: false,
             plan: TaskId(0),
             summary: Box::default(),
-            is_left: false,
+            is_last_started: false,
             recorded: None,
             fetch: None,
             waiting: None,
-            kept: None,
+            retained: None,
             conditions: Vec::new(),
             is_cancelled: false,
         }
@@ -90,7 +90,7 @@ impl Work {
 
     /// Returns the state that is planned and applied.
     fn target(&self) -> &TargetFacts {
-        self.kept.as_ref().unwrap_or(&self.desired)
+        self.retained.as_ref().unwrap_or(&self.desired)
     }
 }
 
@@ -111,20 +111,21 @@ impl Release {
                 self.plan(work, Step::Plan, depth);
             }
             (Step::Plan, Answer::Planned(Err(failure)))
-            | (Step::Affirm, Answer::Recorded(Err(failure))) => {
-                let report = unplanned(&failure, self.failures);
+            | (Step::RecordRevision, Answer::Recorded(Err(failure))) => {
+                let report = plan_failed(&failure, self.failures);
                 self.finish(work, report, now);
             }
-            (Step::Introduce, Answer::Recorded(Ok(()))) => {
-                self.told = None;
+            (Step::CreateRecord, Answer::Recorded(Ok(()))) => {
+                self.reported_conditions = None;
                 // Shared answers from before do not contain the record.
                 self.since = None;
                 let depth = all(work.verify);
                 self.plan(work, Step::Replan, depth);
             }
-            (Step::Introduce, Answer::Recorded(Err(failure)))
+            (Step::CreateRecord, Answer::Recorded(Err(failure)))
             | (Step::Replan, Answer::Planned(Err(failure))) => {
-                let failed = ReconcileReport::because(ReconcileOutcome::Failed, &failure.reasons);
+                let failed =
+                    ReconcileReport::with_reasons(ReconcileOutcome::Failed, &failure.reasons);
                 self.retain(work, failed, now);
             }
             (Step::Replan, Answer::Planned(Ok(Some(summary)))) => {
@@ -136,13 +137,15 @@ impl Release {
                 None => self.admitted(work, now),
                 Some(missing) => self.await_approval(work, missing, now),
             },
-            (Step::PlanKept, Answer::Planned(planned)) => self.on_kept(work, planned, now),
-            (Step::Affirm, Answer::Recorded(Ok(()))) => {
-                self.told = None;
+            (Step::PlanRetained, Answer::Planned(planned)) => {
+                self.on_retained_plan(work, planned, now);
+            }
+            (Step::RecordRevision, Answer::Recorded(Ok(()))) => {
+                self.reported_conditions = None;
                 let report = reported(&work);
                 self.done(work, report, now);
             }
-            (Step::Announce, Answer::Told { written, .. }) => {
+            (Step::WriteConditions, Answer::Reported { written, .. }) => {
                 let conditions = std::mem::take(&mut work.conditions);
                 self.was_written(conditions, written, now);
                 self.execute(work);
@@ -155,12 +158,12 @@ impl Release {
 
     /// Ends a reconcile after a panic. State that it could have left inconsistent is reset.
     fn fail(&mut self, mut work: Work, now: Moment) {
-        self.reached = None;
+        self.reconciled = None;
         self.lookup = None;
         self.awaited = None;
-        self.told = None;
-        self.is_elsewhere = true;
-        work.kept = None;
+        self.reported_conditions = None;
+        self.is_partly_applied = true;
+        work.retained = None;
         self.finish(work, panicked(), now);
     }
 
@@ -186,7 +189,7 @@ impl Release {
             // Add changes that arrived while waiting for the slot.
             work.changes.extend(found);
         }
-        self.commands.push(Command::Begun);
+        self.commands.push(Command::Started);
         work.verify = now.at >= self.verify_at;
         let Changes {
             objects,
@@ -194,10 +197,10 @@ impl Release {
         } = &work.changes;
         // A new runtime object needs a plan of all objects.
         work.by_change = !objects.is_empty() && !work.verify && !has_runtime;
-        let has_reached = self.has_reached(&work.desired);
-        self.was_reached = !self.is_elsewhere && has_reached;
+        let is_last_reconciled = self.is_last_reconciled(&work.desired);
+        self.was_reconciled = !self.is_partly_applied && is_last_reconciled;
         let corrects = work.desired.sync.drift == Drift::Correct;
-        let depth = if work.by_change && has_reached && corrects {
+        let depth = if work.by_change && is_last_reconciled && corrects {
             Depth::Changed(objects.clone())
         } else {
             all(work.verify)
@@ -207,16 +210,16 @@ impl Release {
 
     fn on_planned(&mut self, mut work: Work, now: Moment) {
         let summary = &mut work.summary;
-        self.was_reached = !summary.is_new && (self.was_reached || summary.is_reached);
+        self.was_reconciled = !summary.is_new && (self.was_reconciled || summary.is_reconciled);
         self.is_ours = summary.is_ours;
-        if self.is_ours && self.health.said_before(summary.degraded.take()) {
-            self.news.was_degraded();
+        if self.is_ours && self.health.restore(summary.degraded.take()) {
+            self.notification_state.set_degraded();
         }
         if work.verify {
-            self.health.doubt();
+            self.health.request_full_check();
         }
         self.contended = std::mem::take(&mut summary.contended);
-        work.is_left = summary.is_left;
+        work.is_last_started = summary.is_last_started;
         work.recorded = summary.recorded.take();
         work.fetch = summary.fetch;
         self.admit(work, now);
@@ -230,10 +233,11 @@ impl Release {
             return self.finish(work, report, now);
         }
         // Maintaining the reconciled state needs neither a window nor an approval.
-        let stopped = if summary.is_new && work.desired.is_remembered {
-            let report = ReconcileReport::new(ReconcileOutcome::Waiting, OTHERWISE);
-            Some(report.about(OTHERWISE))
-        } else if summary.is_new && is_closed(&summary.policy.windows, &summary.requests, now.wall)
+        let stopped = if summary.is_new && work.desired.is_from_records {
+            let report = ReconcileReport::new(ReconcileOutcome::Waiting, OUT_OF_SYNC);
+            Some(report.with_public_message(OUT_OF_SYNC))
+        } else if summary.is_new
+            && is_window_closed(&summary.policy.windows, &summary.requests, now.wall)
         {
             let windows = &summary.policy.windows;
             Some(window_closed(windows, &summary.requests, now.wall))
@@ -245,8 +249,8 @@ impl Release {
             None if !summary.is_new || !summary.policy.needs_approval => self.admitted(work, now),
             None if summary.is_unrecorded && summary.has_steps && work.step == Step::Plan => {
                 // Create the record first, so that an approval can be written to it.
-                let task = Task::Introduce(work.plan);
-                self.await_step(work, Step::Introduce, task);
+                let task = Task::CreateRecord(work.plan);
+                self.await_step(work, Step::CreateRecord, task);
             }
             None => self.approve(work, now),
         }
@@ -311,15 +315,15 @@ impl Release {
             self.verify_at = now.at + VERIFY;
         }
         let summary = &work.summary;
-        if summary.has_steps && work.kept.is_none() {
+        if summary.has_steps && work.retained.is_none() {
             // A remainder of the plan needs a new approval.
             self.awaited = None;
         }
         let only_reports = work.target().sync.drift == Drift::Report;
-        if only_reports && summary.is_reached && !summary.is_new && summary.has_drifted {
-            if summary.is_of_another_commit && work.kept.is_none() {
-                let task = Task::Affirm(work.plan);
-                return self.await_step(work, Step::Affirm, task);
+        if only_reports && summary.is_reconciled && !summary.is_new && summary.has_drifted {
+            if summary.is_of_another_commit && work.retained.is_none() {
+                let task = Task::RecordRevision(work.plan);
+                return self.await_step(work, Step::RecordRevision, task);
             }
             let report = reported(&work);
             return self.done(work, report, now);
@@ -333,7 +337,7 @@ impl Release {
         if !self.must_write(&conditions, now) {
             return self.execute(work);
         }
-        let tell = Tell {
+        let status = StatusReport {
             ownership: Ownership::Ours,
             conditions: Some(conditions.clone()),
             unless: Some(work.plan),
@@ -343,7 +347,7 @@ impl Release {
             is_degraded: None,
         };
         work.conditions = conditions;
-        self.await_step(work, Step::Announce, Task::Tell(Box::new(tell)));
+        self.await_step(work, Step::WriteConditions, Task::Report(Box::new(status)));
     }
 
     fn execute(&mut self, work: Work) {
@@ -363,9 +367,10 @@ impl Release {
         };
         let (newest, desired) = (&self.target, &work.desired);
         // Objects of a stalled release are never pruned.
-        let may_go_on = newest.is_held == desired.is_held && newest.content == desired.content;
-        let is_unblocked = self.is_requested && work.kept.is_some();
-        let is_obsolete = self.is_gone || !may_go_on || is_unblocked;
+        let is_unaffected =
+            newest.is_stalled == desired.is_stalled && newest.content == desired.content;
+        let is_unblocked = self.is_requested && work.retained.is_some();
+        let is_obsolete = self.is_gone || !is_unaffected || is_unblocked;
         if work.step == Step::Execute && is_obsolete && !work.is_cancelled {
             work.is_cancelled = true;
             self.commands.push(Command::Cancel);
@@ -373,52 +378,57 @@ impl Release {
     }
 
     fn on_executed(&mut self, work: Work, run: RunSummary, now: Moment) {
-        let RunSummary { end, reasons } = run;
+        let RunSummary { outcome, reasons } = run;
         let summary = &work.summary;
-        let mut report = ReconcileReport::because(end, &reasons);
+        let mut report = ReconcileReport::with_reasons(outcome, &reasons);
         // Notifications about a drift correction name the drift.
-        if end == ReconcileOutcome::Deployed && self.was_reached && !summary.drift.is_empty() {
+        if outcome == ReconcileOutcome::Deployed && self.was_reconciled && !summary.drift.is_empty()
+        {
             report.is_correction = true;
             report.message.clone_from(&summary.drift);
         }
-        if end != ReconcileOutcome::Unchanged {
+        if outcome != ReconcileOutcome::Unchanged {
             // The record can have been recreated.
-            self.told = None;
+            self.reported_conditions = None;
         }
-        if end == ReconcileOutcome::Deployed && summary.is_whole && summary.has_steps {
+        if outcome == ReconcileOutcome::Deployed && summary.covers_all_objects && summary.has_steps
+        {
             // The run waited for all objects.
-            self.health.is_well();
+            self.health.reset();
         }
         if !matches!(
-            end,
+            outcome,
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         ) {
             report.request.clone_from(&summary.requests.sync);
         }
-        self.reach(&work, end);
+        self.record_outcome(&work, outcome);
         self.done(work, report, now);
     }
 
     /// Records the outcome of a run. Notifies dependent releases if it succeeded.
-    fn reach(&mut self, work: &Work, end: ReconcileOutcome) {
+    fn record_outcome(&mut self, work: &Work, outcome: ReconcileOutcome) {
         let target = work.target();
         if !matches!(
-            end,
+            outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
         ) {
             // Parts can be applied, so reverting to the previous state is no drift correction.
-            self.is_elsewhere |= !self.has_reached(target);
+            self.is_partly_applied |= !self.is_last_reconciled(target);
             return;
         }
-        self.is_elsewhere = false;
-        let before = self.reached.as_ref().map(|reached| &reached.revision);
-        if end == ReconcileOutcome::Deployed || before != Some(&target.revision) {
+        self.is_partly_applied = false;
+        let before = self
+            .reconciled
+            .as_ref()
+            .map(|reconciled| &reconciled.revision);
+        if outcome == ReconcileOutcome::Deployed || before != Some(&target.revision) {
             self.commands.push(Command::NotifyDependents);
         }
-        if work.kept.is_none() {
+        if work.retained.is_none() {
             self.awaited = None;
         }
-        self.reached = Some(target.clone());
+        self.reconciled = Some(target.clone());
         self.lookup = None;
     }
 
@@ -432,9 +442,9 @@ impl Release {
     }
 
     /// Returns whether the same content was the last to be reconciled.
-    fn has_reached(&self, target: &TargetFacts) -> bool {
-        let reached = self.reached.as_ref();
-        reached.is_some_and(|reached| reached.content == target.content)
+    fn is_last_reconciled(&self, target: &TargetFacts) -> bool {
+        let reconciled = self.reconciled.as_ref();
+        reconciled.is_some_and(|reconciled| reconciled.content == target.content)
     }
 
     /// Adds the readiness condition, if any.
@@ -449,7 +459,8 @@ impl Release {
 
     /// Returns whether these conditions are not yet on the record, or a heartbeat is due.
     pub(super) fn must_write(&self, conditions: &[Condition], now: Moment) -> bool {
-        now.at >= self.renewed + HEARTBEAT || self.told.as_deref() != Some(conditions)
+        now.at >= self.last_heartbeat + HEARTBEAT
+            || self.reported_conditions.as_deref() != Some(conditions)
     }
 
     /// Records the result of a report. After a failure, the next one repeats it.
@@ -460,9 +471,9 @@ impl Release {
         now: Moment,
     ) {
         if written.is_some() {
-            self.renewed = now.at;
+            self.last_heartbeat = now.at;
         }
-        self.told = (written != Some(false)).then_some(conditions);
+        self.reported_conditions = (written != Some(false)).then_some(conditions);
     }
 }
 
@@ -474,27 +485,27 @@ pub(super) fn all(verify: bool) -> Depth {
 pub(super) fn refused(summary: &PlanSummary) -> Option<ReconcileReport> {
     let refusal = summary.refused.as_ref()?;
     if refusal.waits {
-        let report = ReconcileReport::because(ReconcileOutcome::Waiting, &refusal.reasons);
+        let report = ReconcileReport::with_reasons(ReconcileOutcome::Waiting, &refusal.reasons);
         return Some(ReconcileReport {
-            pause: refusal.pause,
+            requeue_after: refusal.requeue_after,
             waits: true,
-            ..report.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+            ..report.with_condition(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
         });
     }
-    let report = ReconcileReport::because(ReconcileOutcome::Refused, &refusal.reasons);
+    let report = ReconcileReport::with_reasons(ReconcileOutcome::Refused, &refusal.reasons);
     Some(ReconcileReport {
         request: summary.requests.sync.clone(),
-        ..report.saying(ConditionKind::Stalled, "Refused")
+        ..report.with_condition(ConditionKind::Stalled, "Refused")
     })
 }
 
 /// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
 pub(super) fn blocked(summary: &PlanSummary) -> Option<ReconcileReport> {
     let reasons = summary.blocked.as_ref()?;
-    let report = ReconcileReport::because(ReconcileOutcome::Failed, reasons);
+    let report = ReconcileReport::with_reasons(ReconcileOutcome::Failed, reasons);
     Some(ReconcileReport {
         request: summary.requests.sync.clone(),
-        ..report.saying(ConditionKind::Stalled, "Blocked")
+        ..report.with_condition(ConditionKind::Stalled, "Blocked")
     })
 }
 
@@ -504,6 +515,6 @@ fn reported(work: &Work) -> ReconcileReport {
     let report = ReconcileReport::new(ReconcileOutcome::Drifted, summary.drift.clone());
     ReconcileReport {
         request: summary.requests.sync.clone(),
-        ..report.saying(ConditionKind::Drifted, "ChangedByOthers")
+        ..report.with_condition(ConditionKind::Drifted, "ChangedByOthers")
     }
 }

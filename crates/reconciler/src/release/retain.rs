@@ -3,13 +3,13 @@
 use super::reconcile::{Step, Work, all, blocked, refused};
 use super::{Command, Failure, Lookup, LookupState, PlanSummary, Release, TargetFacts, TaskId};
 use crate::Moment;
-use crate::outcome::{Kept, ReconcileOutcome, ReconcileReport, suspended, unplanned};
+use crate::outcome::{ReconcileOutcome, ReconcileReport, Retained, plan_failed, suspended};
 
 impl Release {
     /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
     /// never reverts to an older state.
     pub(super) fn retain(&mut self, mut work: Work, waiting: ReconcileReport, now: Moment) {
-        let previous = if work.is_left {
+        let previous = if work.is_last_started {
             self.previous(&work, &waiting)
         } else {
             None
@@ -17,39 +17,39 @@ impl Release {
         let Some(previous) = previous else {
             return self.finish(work, waiting, now);
         };
-        let kept = TargetFacts {
+        let retained = TargetFacts {
             id: self.new_target(),
             content: previous.content,
             revision: previous.revision,
             sync: previous.sync,
-            is_remembered: false,
+            is_from_records: false,
             // Restrictions stay the present ones.
             ..work.desired.clone()
         };
         self.commands.push(Command::Retain {
-            id: kept.id,
+            id: retained.id,
             from: previous.id,
         });
-        if self.reached.is_some() {
-            self.reached = Some(kept.clone());
+        if self.reconciled.is_some() {
+            self.reconciled = Some(retained.clone());
         }
-        work.kept = Some(kept);
+        work.retained = Some(retained);
         work.waiting = Some(waiting);
         let depth = all(work.verify);
-        self.plan(work, Step::PlanKept, depth);
+        self.plan(work, Step::PlanRetained, depth);
     }
 
     /// Returns the last applied state, or starts its lookup. A reconcile does not wait for git.
     fn previous(&mut self, work: &Work, waiting: &ReconcileReport) -> Option<TargetFacts> {
         let newer = &work.desired.revision;
-        let previous = match (&self.reached, &work.recorded) {
-            (Some(reached), _) => reached.clone(),
+        let previous = match (&self.reconciled, &work.recorded) {
+            (Some(reconciled), _) => reconciled.clone(),
             (None, Some(commit)) if commit == newer => work.desired.clone(),
             (None, Some(commit)) => self.look_up(commit)?,
             (None, None) => return None,
         };
         let is_wrong = matches!(
-            waiting.end,
+            waiting.outcome,
             ReconcileOutcome::Refused | ReconcileOutcome::Failed
         );
         // The same commit would be refused again.
@@ -71,7 +71,7 @@ impl Release {
         None
     }
 
-    pub(super) fn on_kept(
+    pub(super) fn on_retained_plan(
         &mut self,
         mut work: Work,
         planned: Result<Option<Box<PlanSummary>>, Failure>,
@@ -81,17 +81,17 @@ impl Release {
             Ok(Some(summary)) => {
                 if let Some(suspension) = summary.requests.suspended(now.wall) {
                     work.waiting = None;
-                    work.kept = None;
+                    work.retained = None;
                     let report = suspended(suspension, now.wall);
                     return self.finish(work, report, now);
                 }
-                if !summary.was_there {
+                if !summary.is_applied {
                     // The record names the present state.
-                    self.reached = None;
+                    self.reconciled = None;
                     return self.finish_waiting(work, None, now);
                 }
                 self.is_ours |= summary.is_ours;
-                self.was_reached = true;
+                self.was_reconciled = true;
                 let stopped = refused(&summary).or_else(|| blocked(&summary));
                 work.summary = summary;
                 match stopped {
@@ -99,8 +99,8 @@ impl Release {
                     None => self.prepare(work, now),
                 }
             }
-            Err(failure) if self.reached.is_some() => {
-                let report = unplanned(&failure, self.failures);
+            Err(failure) if self.reconciled.is_some() => {
+                let report = plan_failed(&failure, self.failures);
                 self.done(work, report, now);
             }
             // The state is only known from a record.
@@ -112,21 +112,21 @@ impl Release {
     pub(super) fn finish_waiting(
         &mut self,
         mut work: Work,
-        kept: Option<ReconcileReport>,
+        retained: Option<ReconcileReport>,
         now: Moment,
     ) {
         let Some(mut waiting) = work.waiting.take() else {
             return;
         };
-        match (kept, &work.kept) {
+        match (retained, &work.retained) {
             (Some(report), Some(target)) => {
-                waiting.kept = Some(Box::new(Kept {
+                waiting.retained = Some(Box::new(Retained {
                     target: target.id,
                     revision: target.revision.clone(),
                     report,
                 }));
             }
-            (_, _) => work.kept = None,
+            (_, _) => work.retained = None,
         }
         self.finish(work, waiting, now);
     }

@@ -1,7 +1,7 @@
 //! Tables of events with a fake clock.
 
 mod outcomes;
-mod rest;
+mod requeue;
 mod waiting;
 
 use jiff::{SignedDuration, Timestamp};
@@ -36,10 +36,10 @@ pub(super) fn target(id: u64, content: u64) -> TargetFacts {
             interval: SignedDuration::try_from(INTERVAL).unwrap(),
             ..SyncPolicy::default()
         },
-        is_held: false,
-        is_remembered: false,
+        is_stalled: false,
+        is_from_records: false,
         conditions: Vec::new(),
-        hold: None,
+        stall: None,
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn plan() -> PlanSummary {
         is_new: true,
         is_ours: true,
         has_steps: true,
-        is_whole: true,
+        covers_all_objects: true,
         ..PlanSummary::default()
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn plan() -> PlanSummary {
 fn correction() -> PlanSummary {
     PlanSummary {
         is_new: false,
-        is_reached: true,
+        is_reconciled: true,
         has_drifted: true,
         drift: "ConfigMap/web/a: changed by ann".to_owned(),
         ..plan()
@@ -76,7 +76,7 @@ fn correction() -> PlanSummary {
 fn reasons(text: &str) -> Reasons {
     Reasons {
         message: text.to_owned(),
-        about: text.to_owned(),
+        public_message: text.to_owned(),
     }
 }
 
@@ -84,7 +84,7 @@ fn refusal(waits: bool) -> Refusal {
     Refusal {
         reasons: reasons("no"),
         waits,
-        pause: waits.then_some(Duration::from_secs(30)),
+        requeue_after: waits.then_some(Duration::from_secs(30)),
     }
 }
 
@@ -173,41 +173,44 @@ impl Bench {
         self.answer(Answer::Planned(Ok(Some(Box::new(summary)))));
     }
 
-    fn fail(&mut self, may_pass: bool) {
+    fn fail(&mut self, is_transient: bool) {
         self.admit();
         let reasons = reasons("why");
-        self.answer(Answer::Planned(Err(Failure { reasons, may_pass })));
+        self.answer(Answer::Planned(Err(Failure {
+            reasons,
+            is_transient,
+        })));
     }
 
     /// Answers reports until another task is awaited.
-    fn tell(&mut self) {
-        while let Task::Tell(tell) = self.task() {
-            let written = tell.conditions.as_ref().map(|_| true);
-            let is_ours = tell.ownership == Ownership::Ours;
-            self.answer(Answer::Told { is_ours, written });
+    fn report(&mut self) {
+        while let Task::Report(status) = self.task() {
+            let written = status.conditions.as_ref().map(|_| true);
+            let is_ours = status.ownership == Ownership::Ours;
+            self.answer(Answer::Reported { is_ours, written });
         }
     }
 
-    fn executed(&mut self, end: ReconcileOutcome) {
-        self.tell();
+    fn executed(&mut self, outcome: ReconcileOutcome) {
+        self.report();
         assert!(
             matches!(self.task(), Task::Execute { .. }),
             "{:?}",
             self.task()
         );
         let reasons = reasons("done");
-        self.answer(Answer::Executed(RunSummary { end, reasons }));
+        self.answer(Answer::Executed(RunSummary { outcome, reasons }));
     }
 
     /// Plans and executes, until the release rests.
     fn deploy(&mut self, summary: PlanSummary) {
         self.plan(summary);
         self.executed(ReconcileOutcome::Deployed);
-        self.rest();
+        self.requeue();
     }
 
-    fn rest(&mut self) -> Wait {
-        self.tell();
+    fn requeue(&mut self) -> Wait {
+        self.report();
         match self.task() {
             Task::Wait(wait) => wait.clone(),
             other => panic!("it does not rest: {other:?}"),
@@ -237,9 +240,9 @@ impl Bench {
     }
 
     /// Answers the last report.
-    fn tell_last(&mut self) {
+    fn report_last(&mut self) {
         let is_ours = true;
         let written = Some(true);
-        self.answer(Answer::Told { is_ours, written });
+        self.answer(Answer::Reported { is_ours, written });
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn permits_are_shared_out_by_author() {
+    async fn permits_are_distributed_by_author() {
         let slots = Slots::new(2);
         let (sender, mut made) = mpsc::unbounded_channel();
         // One author opens six pull requests before two other authors open one and two.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_permit_that_nobody_waits_for_any_more_is_handed_on() {
+    async fn an_abandoned_request_passes_its_permit_on() {
         let slots = Slots::new(1);
         let held = slots.acquire(&author(1)).await.unwrap();
         let soon = Duration::from_secs(1);

@@ -1,13 +1,13 @@
 //! Each field that affects a run, changed separately.
 
-use pleach_engine::load::HeldRelease;
+use pleach_engine::load::StalledRelease;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 use pleach_model::secret_values::SecretValues;
 use pleach_model::tree::MemoryTree;
 
 use super::*;
-use crate::held::tests::load;
+use crate::stalled_releases::tests::load;
 use pleach_git::Revision;
 
 const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1
@@ -62,7 +62,7 @@ fn loaded(changes: &[(&str, &str, &str)]) -> Loaded {
     let revision = Revision::Commit("c".to_owned());
     let loaded = load(&MemoryTree::new(files), revision, "dev");
     assert_eq!(
-        loaded.held,
+        loaded.stalled,
         std::collections::BTreeMap::new(),
         "{changes:?}"
     );
@@ -271,11 +271,11 @@ fn positions_findings_and_file_names_do_not_count() {
         ("stalled releases", |all, _| {
             let reasons = vec!["it is broken".to_owned()];
             let moved_from = None;
-            let stalled = HeldRelease {
+            let stalled = StalledRelease {
                 reasons,
                 moved_from,
             };
-            all.held.insert("db".to_owned(), stalled);
+            all.stalled.insert("db".to_owned(), stalled);
         }),
         ("position", |all, at| {
             all.rendered[at].0.origin = Origin::new("moved.yaml", 9);
@@ -306,7 +306,7 @@ fn positions_findings_and_file_names_do_not_count() {
 }
 
 #[test]
-fn changes_of_others_stop_no_run() {
+fn changes_of_other_releases_stop_no_run() {
     let environment = "environments/dev.yaml";
     let cases: [Case<'_>; 6] = [
         ("nothing", &[]),

@@ -41,7 +41,7 @@ impl Metrics {
 
     /// Returns whether this replica no longer syncs an environment. Running reconciles still finish
     /// but do not change its metrics.
-    pub(super) fn is_left(&self, environment: &str) -> bool {
+    pub(super) fn is_last_started(&self, environment: &str) -> bool {
         let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         here.get(environment) == Some(&0)
     }
@@ -67,7 +67,7 @@ impl Metrics {
 
     /// Records whether the cluster of an environment answered.
     pub(super) fn answered(&self, environment: &str, answered: bool) {
-        if self.is_left(environment) {
+        if self.is_last_started(environment) {
             return;
         }
         let labels = EnvironmentLabels {
@@ -89,8 +89,8 @@ impl Metrics {
     }
 
     /// Records that an environment has a commit that cannot be reconciled.
-    pub(super) fn hold(&self, environment: &str) {
-        if self.is_left(environment) {
+    pub(super) fn stall(&self, environment: &str) {
+        if self.is_last_started(environment) {
             return;
         }
         let labels = EnvironmentLabels {
@@ -101,7 +101,7 @@ impl Metrics {
     }
 
     pub(super) fn count_health(&self, release: &ReleaseName, is_degraded: bool) {
-        if self.is_left(&release.environment) {
+        if self.is_last_started(&release.environment) {
             return;
         }
         let degraded = self.degraded.get_or_create(&ReleaseLabels::of(release));
@@ -109,7 +109,7 @@ impl Metrics {
     }
 
     pub(super) fn count_contended(&self, release: &ReleaseName, fields: usize) {
-        if self.is_left(&release.environment) {
+        if self.is_last_started(&release.environment) {
             return;
         }
         let contended = self.contended.get_or_create(&ReleaseLabels::of(release));
@@ -117,29 +117,30 @@ impl Metrics {
     }
 
     /// Records the stalled releases of an environment whose other releases are synced.
-    pub(super) fn hold_releases<'a>(
+    pub(super) fn set_stalled_releases<'a>(
         &self,
         environment: &str,
         releases: impl Iterator<Item = &'a String>,
     ) {
-        let held = self.held_releases.lock();
-        let mut held = held.unwrap_or_else(PoisonError::into_inner);
-        held.retain(|release| release.environment != *environment);
-        held.extend(releases.map(|release| ReleaseName {
+        let stalled = self.stalled_releases.lock();
+        let mut stalled = stalled.unwrap_or_else(PoisonError::into_inner);
+        stalled.retain(|release| release.environment != *environment);
+        stalled.extend(releases.map(|release| ReleaseName {
             environment: environment.to_owned(),
             release: release.clone(),
         }));
     }
 
     /// Returns whether a release is stalled while other releases of its environment are synced.
-    pub(super) fn is_held(&self, release: &ReleaseName) -> bool {
-        let held = self.held_releases.lock();
-        held.unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn is_stalled(&self, release: &ReleaseName) -> bool {
+        let stalled = self.stalled_releases.lock();
+        stalled
+            .unwrap_or_else(PoisonError::into_inner)
             .contains(release)
     }
 
     pub(super) fn begin(&self, environment: &str, revision: &str, releases: usize) {
-        if self.is_left(environment) {
+        if self.is_last_started(environment) {
             return;
         }
         let labels = EnvironmentLabels {
@@ -171,8 +172,8 @@ impl Metrics {
             environment: environment.to_owned(),
         };
         // An unreadable commit is newer than the reconciled one.
-        let is_held = || self.stalled.get_or_create(&labels).get() == 1;
-        if is_done && !is_held() {
+        let is_stalled = || self.stalled.get_or_create(&labels).get() == 1;
+        if is_done && !is_stalled() {
             self.is_reconciled(environment);
         }
     }

@@ -13,12 +13,12 @@ fn loaded(revision: &str, releases: usize) -> Event {
         cluster: None,
         revision: text(revision),
         releases: (0..releases).map(|number| number.to_string()).collect(),
-        held: BTreeMap::new(),
+        stalled: BTreeMap::new(),
         took: Duration::ZERO,
     }
 }
 
-fn looked(release: &str, revision: &str, end: ReconcileOutcome) -> Event {
+fn looked(release: &str, revision: &str, outcome: ReconcileOutcome) -> Event {
     Event::ReconcileFinished {
         release: ReleaseName {
             environment: text("prod"),
@@ -26,11 +26,11 @@ fn looked(release: &str, revision: &str, end: ReconcileOutcome) -> Event {
         },
         cluster: None,
         revision: text(revision),
-        end,
+        outcome,
         message: String::new(),
         is_correction: false,
-        about: String::new(),
-        kept: None,
+        public_message: String::new(),
+        retained: None,
         took: Duration::ZERO,
     }
 }
@@ -43,7 +43,7 @@ fn since(metrics: &Metrics) -> f64 {
 }
 
 #[test]
-fn how_an_environment_is_is_told_by_who_leads_it() {
+fn only_the_leader_reports_the_state_of_an_environment() {
     let told = |metrics: &Metrics| {
         let text = metrics.text();
         let lines = text.lines().filter(|line| {
@@ -73,7 +73,7 @@ fn how_an_environment_is_is_told_by_who_leads_it() {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_is_told_of_who_leads_what_is_on_it() {
+fn a_silent_cluster_is_reported_for_its_environments() {
     let metrics = Metrics::default();
     let up = |metrics: &Metrics| {
         let text = metrics.text();
@@ -138,11 +138,11 @@ fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
         reason: text("InvalidRepository"),
         message: String::new(),
     });
-    let held = since(&metrics);
-    assert!(held > 0.0);
+    let stalled = since(&metrics);
+    assert!(stalled > 0.0);
     metrics.count(&looked("web", "b", ReconcileOutcome::Unchanged));
     metrics.count(&looked("api", "b", ReconcileOutcome::Unchanged));
-    assert_eq!(since(&metrics).to_bits(), held.to_bits());
+    assert_eq!(since(&metrics).to_bits(), stalled.to_bits());
     metrics.count(&loaded("c", 0));
     assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
 }

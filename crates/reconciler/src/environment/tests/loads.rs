@@ -1,24 +1,24 @@
-//! Loads, their retries and holds.
+//! Loads, their retries and stalls.
 
 use super::*;
 
 #[test]
-fn each_result_of_a_load_has_its_hold_and_its_retry() {
-    let failed = || Load::Failed(hold("Unread"));
+fn each_result_of_a_load_has_its_stall_and_its_retry() {
+    let failed = || Load::Failed(stall("Unread"));
     let minutes = Duration::from_mins;
     let longest = minutes(60);
-    // Each case: results of consecutive loads, the reported holds, and the time until the next load.
+    // Each case: results of consecutive loads, the reported stalls, and the time until the next load.
     let cases: [(&str, Vec<Load>, &[&str], Duration); 6] = [
         ("unchanged", vec![Load::Unchanged], &[], longest),
         (
             "invalid",
-            vec![Load::Invalid(hold("Bad"))],
+            vec![Load::Invalid(stall("Bad"))],
             &["Bad"],
             longest,
         ),
         (
             "exceeded",
-            vec![Load::Exceeded(hold("Big"))],
+            vec![Load::Exceeded(stall("Big"))],
             &["Big"],
             minutes(30),
         ),
@@ -41,18 +41,22 @@ fn each_result_of_a_load_has_its_hold_and_its_retry() {
         let last = results.len() - 1;
         for (at, result) in results.into_iter().enumerate() {
             bench.load(result);
-            bench.rest();
+            bench.finish_round();
             if at < last {
                 bench.pass(longest);
             }
         }
-        let reasons: Vec<String> = bench.stalls().into_iter().map(|hold| hold.reason).collect();
+        let reasons: Vec<String> = bench
+            .stalls()
+            .into_iter()
+            .map(|stall| stall.reason)
+            .collect();
         assert_eq!(reasons, holds, "{case}");
         // Renewed reports are rounds without a load.
         let started = bench.now.at;
         while !bench.is_loading() && bench.now.at < started + longest {
             bench.pass(longest);
-            bench.rest();
+            bench.finish_round();
         }
         assert_eq!(bench.now.at.saturating_sub(started), retry, "{case}");
         assert_eq!(bench.is_loading(), retry < longest, "{case}");
@@ -65,7 +69,7 @@ fn a_commit_is_loaded_once_however_often_it_is_assigned() {
     for _ in 0..2 {
         bench.assign(assignment("c1"));
         assert!(matches!(bench.task(), Task::Connect { .. }));
-        bench.rest();
+        bench.finish_round();
     }
     bench.assign(assignment("c2"));
     assert!(matches!(bench.task(), Task::Load { commit, inputs: Some(_), .. } if commit == "c2"));
@@ -77,7 +81,7 @@ fn the_newest_commit_follows_the_round_in_progress() {
     bench.assign(assignment("c2"));
     bench.assign(assignment("c3"));
     bench.loaded("c1", &["web"], &[]);
-    bench.rest();
+    bench.finish_round();
     assert!(matches!(bench.task(), Task::Load { commit, .. } if commit == "c3"));
 }
 
@@ -86,10 +90,10 @@ fn a_commit_that_changes_nothing_triggers_no_release() {
     let mut bench = Bench::deploy(&["web"]);
     bench.assign(assignment("c2"));
     bench.load(Load::Unchanged);
-    bench.rest();
+    bench.finish_round();
     bench.assign(assignment("c3"));
     bench.loaded_same("c3", &["web"], &[]);
-    bench.rest();
+    bench.finish_round();
     let commands = bench.commands();
     let unchanged = commands.iter().filter_map(|one| match one {
         Command::Unchanged(commit, took) => Some((commit.as_str(), took.is_some())),
@@ -98,21 +102,21 @@ fn a_commit_that_changes_nothing_triggers_no_release() {
     });
     let unchanged: Vec<_> = unchanged.collect();
     assert_eq!(unchanged, [("c2", false), ("c3", true)]);
-    // After a hold, every release is triggered: its conditions change.
+    // After a stall, every release is triggered: its conditions change.
     bench.assign(assignment("c4"));
-    bench.load(Load::Invalid(hold("Bad")));
-    bench.rest();
+    bench.load(Load::Invalid(stall("Bad")));
+    bench.finish_round();
     bench.commands();
     bench.assign(assignment("c5"));
     bench.loaded_same("c5", &["web"], &[]);
-    bench.rest();
+    bench.finish_round();
     let commands = bench.commands();
     let is_update = |one: &Command| matches!(one, Command::UpdateRelease(..));
     assert!(commands.iter().any(is_update), "{commands:?}");
 }
 
 #[test]
-fn an_assignment_without_a_commit_has_its_hold() {
+fn an_assignment_without_a_commit_has_its_stall() {
     let stalled = Commit::Stalled {
         reason: "Contested".to_owned(),
         message: "why".to_owned(),
@@ -121,7 +125,7 @@ fn an_assignment_without_a_commit_has_its_hold() {
         commit: "c2".to_owned(),
         message: "why".to_owned(),
     };
-    // Each case: reason and commit of the hold, whether the releases stay, and whether the previous
+    // Each case: reason and commit of the stall, whether the releases stay, and whether the previous
     // commit is loaded without a comparison when it returns.
     let cases = [
         ("stalled", stalled, Some(("Contested", None)), false, true),
@@ -140,12 +144,12 @@ fn an_assignment_without_a_commit_has_its_hold() {
             commit,
             ..assignment("")
         });
-        bench.rest();
-        let hold = bench.environment.hold.clone();
-        let hold = hold
+        bench.finish_round();
+        let stall = bench.environment.stall.clone();
+        let stall = stall
             .as_ref()
-            .map(|hold| (hold.reason.as_str(), hold.revision.as_deref()));
-        assert_eq!(hold, expected, "{case}");
+            .map(|stall| (stall.reason.as_str(), stall.revision.as_deref()));
+        assert_eq!(stall, expected, "{case}");
         assert_eq!(
             bench.environment.releases.contains_key("web"),
             stays,
@@ -158,7 +162,7 @@ fn an_assignment_without_a_commit_has_its_hold() {
 }
 
 #[test]
-fn a_hold_without_a_commit_ends_when_the_branch_returns() {
+fn a_stall_without_a_commit_ends_when_the_branch_returns() {
     let mut bench = Bench::of(
         AssignmentFacts {
             commit: Commit::Stalled {
@@ -169,14 +173,14 @@ fn a_hold_without_a_commit_ends_when_the_branch_returns() {
         },
         None,
     );
-    bench.rest();
-    assert!(bench.environment.hold.is_some());
+    bench.finish_round();
+    assert!(bench.environment.stall.is_some());
     bench.assign(AssignmentFacts {
         commit: Commit::Unknown,
         ..assignment("")
     });
-    bench.rest();
-    assert_eq!(bench.environment.hold, None);
+    bench.finish_round();
+    assert_eq!(bench.environment.stall, None);
 }
 
 #[test]
@@ -184,11 +188,11 @@ fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does() {
     let backoff = Duration::from_secs(100);
     let crash = Crash {
         commit: "c1".to_owned(),
-        hold: hold("ControllerCrashed"),
+        stall: stall("ControllerCrashed"),
         until: moment().at + backoff,
     };
     let mut bench = Bench::of(assignment("c1"), Some(crash.clone()));
-    bench.rest();
+    bench.finish_round();
     let stalls = bench.stalls();
     assert_eq!(stalls.len(), 1);
     assert_eq!(stalls[0].reason, "ControllerCrashed");
@@ -204,9 +208,9 @@ fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does() {
 fn the_crash_record_ends_once_the_releases_are_planned() {
     for (load, expected) in [
         (None, &["db", "web"][..]),
-        (Some(Load::Invalid(hold("Bad"))), &[]),
-        (Some(Load::Exceeded(hold("Big"))), &[]),
-        (Some(Load::Failed(hold("Unread"))), &[]),
+        (Some(Load::Invalid(stall("Bad"))), &[]),
+        (Some(Load::Exceeded(stall("Big"))), &[]),
+        (Some(Load::Failed(stall("Unread"))), &[]),
     ] {
         let mut bench = Bench::new();
         match load.clone() {

@@ -5,7 +5,7 @@ use super::*;
 /// An environment that is stalled at its first commit, with a lookup in progress.
 fn looking_up() -> (Bench, TaskId) {
     let mut bench = Bench::new();
-    bench.load(Load::Invalid(hold("Bad")));
+    bench.load(Load::Invalid(stall("Bad")));
     bench.answer(recorded(&[("web", "c0"), ("db", "b9")]));
     let lookups = bench.commands().into_iter().filter_map(|one| match one {
         Command::LookUp {
@@ -16,7 +16,7 @@ fn looking_up() -> (Bench, TaskId) {
         _ => None,
     });
     let lookups: Vec<_> = lookups.collect();
-    bench.rest();
+    bench.finish_round();
     assert!(bench.is_waiting());
     let [(id, commits, None)] = lookups.as_slice() else {
         panic!("{lookups:?}");
@@ -39,14 +39,14 @@ fn a_stalled_environment_retains_the_last_applied_revision() {
     // The previous state of db is looked up too.
     assert!(matches!(bench.task(), Task::ReadRecords { state: Some(_) }));
     bench.answer(Answer::Records(None));
-    bench.rest();
+    bench.finish_round();
     let started = bench.commands().into_iter().find_map(|one| match one {
         Command::StartRelease(name, desired) => Some((name, desired)),
         _ => None,
     });
     let (name, desired) = started.unwrap();
     assert_eq!(name, "web");
-    assert!(desired.is_remembered && desired.hold.is_some());
+    assert!(desired.is_from_records && desired.stall.is_some());
     assert_eq!(bench.environment.uninstalls, None);
 }
 
@@ -60,9 +60,9 @@ fn an_environment_is_looked_up_once_per_stalled_commit() {
         bench.on(Event::LookedUp(id, found));
         let is_reading = matches!(bench.task(), Task::ReadRecords { state: None });
         assert_eq!(is_reading, is_again, "{case}");
-        bench.rest();
+        bench.finish_round();
         bench.assign(assignment("c2"));
-        bench.load(Load::Invalid(hold("Bad")));
+        bench.load(Load::Invalid(stall("Bad")));
         assert!(
             matches!(bench.task(), Task::ReadRecords { state: None }),
             "{case}"
@@ -75,7 +75,7 @@ fn the_result_of_a_lookup_comes_too_late_for_a_newer_state() {
     let (mut bench, id) = looking_up();
     bench.assign(assignment("c2"));
     bench.loaded("c2", &["web"], &[]);
-    bench.rest();
+    bench.finish_round();
     assert!(!bench.environment.awaits_lookup(id));
     let found = bench.environment.new_state();
     let found = Box::new(state(found, "c0", &["old"], &[]));
@@ -112,7 +112,7 @@ fn some_stalled_environments_are_not_looked_up() {
     for (case, assignment, reason) in cases {
         let mut bench = Bench::of(assignment, None);
         if let Some(reason) = reason {
-            bench.load(Load::Invalid(hold(reason)));
+            bench.load(Load::Invalid(stall(reason)));
         }
         assert!(matches!(bench.task(), Task::Report { .. }), "{case}");
     }
@@ -121,10 +121,10 @@ fn some_stalled_environments_are_not_looked_up() {
 #[test]
 fn records_that_cannot_be_read_are_read_again_after_a_backoff() {
     let mut bench = Bench::new();
-    bench.load(Load::Invalid(hold("Bad")));
+    bench.load(Load::Invalid(stall("Bad")));
     for seconds in [2, 4] {
         bench.answer(Answer::Records(None));
-        bench.rest();
+        bench.finish_round();
         assert_eq!(
             bench.pass(Duration::from_mins(1)),
             Duration::from_secs(seconds)
@@ -157,7 +157,7 @@ fn each_result_for_a_stalled_release_is_used_by_the_next_load() {
         bench.answer(recorded(records));
         let lookups = bench.lookups();
         assert_eq!(lookups.len(), records.len(), "{case}");
-        bench.rest();
+        bench.finish_round();
         let mut expected = Some(PreviousState::Absent);
         if let [(id, Some(release))] = lookups.as_slice() {
             assert_eq!(release, "db", "{case}");
@@ -190,14 +190,14 @@ fn each_result_for_a_stalled_release_is_used_by_the_next_load() {
         // A failed lookup is repeated.
         let is_reading = matches!(bench.task(), Task::ReadRecords { .. });
         assert_eq!(is_reading, case == "failed", "{case}");
-        bench.rest();
+        bench.finish_round();
         let started = bench.commands().into_iter().find_map(|one| match one {
             Command::StartRelease(name, desired) if name == "db" => Some(desired),
             _ => None,
         });
         assert_eq!(started.is_some(), case == "found", "{case}");
         if let Some(desired) = started {
-            assert!(desired.is_stalled && desired.is_remembered);
+            assert!(desired.is_stalled && desired.is_from_records);
         }
     }
 }
@@ -206,9 +206,9 @@ fn each_result_for_a_stalled_release_is_used_by_the_next_load() {
 fn a_release_without_a_previous_state_is_looked_up_once_per_commit() {
     let mut bench = Bench::new();
     bench.loaded("c1", &["web"], &["db"]);
-    bench.rest();
+    bench.finish_round();
     bench.loaded("c1", &["web"], &["db"]);
-    bench.rest();
+    bench.finish_round();
     assert!(bench.is_waiting());
     // The content of the next commit is the same, so the state stays at the first commit.
     bench.assign(assignment("c2"));
@@ -216,7 +216,7 @@ fn a_release_without_a_previous_state_is_looked_up_once_per_commit() {
         bench.loaded_same("c2", &["web"], &["db"]);
         let is_reading = matches!(bench.task(), Task::ReadRecords { .. });
         assert_eq!(is_reading, !is_last);
-        bench.rest();
+        bench.finish_round();
     }
     assert!(bench.is_waiting());
 }
@@ -227,10 +227,10 @@ fn a_lookup_for_a_release_that_recovered_changes_nothing() {
     bench.loaded("c1", &["web"], &["db"]);
     bench.answer(recorded(&[("db", "c0")]));
     let (id, _) = bench.lookups().remove(0);
-    bench.rest();
+    bench.finish_round();
     bench.assign(assignment("c2"));
     bench.loaded("c2", &["web", "db"], &[]);
-    bench.rest();
+    bench.finish_round();
     assert!(!bench.environment.awaits_lookup(id));
     bench.commands();
     bench.on(Event::LookedUp(id, LookedUp::Failed));

@@ -13,7 +13,7 @@ fn changes(bench: &mut Bench) -> Vec<String> {
         Command::RemoveRelease(name) => Some(format!("remove {name}")),
         Command::Uninstall { is_changed, .. } if is_changed => Some("uninstall".to_owned()),
         Command::StopUninstalls => Some("no uninstalls".to_owned()),
-        Command::Leave => Some("leave".to_owned()),
+        Command::StopSync => Some("leave".to_owned()),
         _ => None,
     });
     changes.collect()
@@ -24,8 +24,8 @@ type Loaded = (&'static [&'static str], &'static [&'static str]);
 
 #[test]
 fn each_load_changes_the_tasks_of_releases() {
-    let wrong = Load::Invalid(hold("WrongCluster"));
-    let missing = Load::Invalid(hold("EnvironmentMissing"));
+    let wrong = Load::Invalid(stall("WrongCluster"));
+    let missing = Load::Invalid(stall("EnvironmentMissing"));
     // Each case: the result of loading the second commit, while db and web are deployed.
     let cases: [(&str, Result<Loaded, Load>, &[&str]); 7] = [
         (
@@ -65,12 +65,12 @@ fn each_load_changes_the_tasks_of_releases() {
             }
             Err(load) => bench.load(load),
         }
-        bench.rest();
+        bench.finish_round();
         assert!(bench.is_waiting(), "{case}");
         assert_eq!(changes(&mut bench), expected, "{case}");
         // The same again changes nothing.
         bench.assign(assignment("c2"));
-        bench.rest();
+        bench.finish_round();
         let again: &[&str] = if bench.environment.state.is_some() {
             &[]
         } else {
@@ -86,7 +86,7 @@ fn a_stalled_release_stays_at_its_previous_state() {
     let before = bench.environment.state.as_ref().unwrap().id;
     bench.assign(assignment("c2"));
     bench.loaded("c2", &["web"], &["db"]);
-    bench.rest();
+    bench.finish_round();
     let commands = bench.commands();
     let extracted = commands.iter().find_map(|one| match one {
         Command::Extract { id, from, release } if release == "db" => Some((*id, *from)),
@@ -101,15 +101,15 @@ fn a_stalled_release_stays_at_its_previous_state() {
     });
     let desired = desired.unwrap();
     assert_eq!((desired.state, desired.index), (id, 0));
-    assert!(desired.is_stalled && !desired.is_remembered);
+    assert!(desired.is_stalled && !desired.is_from_records);
     assert_eq!(
-        desired.hold.map(|hold| hold.reason).as_deref(),
+        desired.stall.map(|stall| stall.reason).as_deref(),
         Some("broken")
     );
     // At the next commit it stays at the same one.
     bench.assign(assignment("c3"));
     bench.loaded("c3", &["web"], &["db"]);
-    bench.rest();
+    bench.finish_round();
     assert_eq!(changes(&mut bench), ["update web", "uninstall"]);
 }
 
@@ -141,14 +141,14 @@ fn the_cluster_comes_from_policy_file_or_fallback() {
             state,
             is_same: false,
         });
-        bench.rest();
+        bench.finish_round();
         let case = format!("{policy} {file} {fallback}");
         let is_wrong = policy == "a" && file == "b";
         let reason = bench
             .environment
-            .hold
+            .stall
             .as_ref()
-            .map(|hold| hold.reason.clone());
+            .map(|stall| stall.reason.clone());
         assert_eq!(
             reason.as_deref() == Some("WrongCluster"),
             is_wrong,
@@ -212,7 +212,7 @@ fn reconciled_releases_and_changed_records_trigger_others() {
         state: Box::new(facts),
         is_same: false,
     });
-    bench.rest();
+    bench.finish_round();
     bench.commands();
     let dependent = |name: &str| Command::TriggerDependent(name.to_owned());
     bench.on(Event::Reconciled("db".to_owned()));
@@ -272,14 +272,14 @@ fn fetches_are_answered_once_the_releases_have_their_result() {
         ..assignment(commit)
     };
     let mut bench = Bench::of(facts("c1"), None);
-    bench.load(Load::Failed(hold("Unread")));
-    bench.rest();
+    bench.load(Load::Failed(stall("Unread")));
+    bench.finish_round();
     assert_eq!(answered(&mut bench), None);
     bench.assign(facts("c2"));
     bench.loaded("c2", &["web"], &[]);
     bench.answer(Answer::Connected(Err("no route".to_owned())));
     assert_eq!(answered(&mut bench), None);
     bench.assign(facts("c2"));
-    bench.rest();
+    bench.finish_round();
     assert_eq!(answered(&mut bench), Some(7));
 }

@@ -19,7 +19,7 @@ fn stalled() -> Bench {
     for _ in 0..2 {
         bench.loaded("c1", &["web"], &["db"]);
         if matches!(bench.task(), Task::ReadRecords { .. }) {
-            bench.rest();
+            bench.finish_round();
         }
     }
     bench.answer(Answer::Connected(Ok(ConnectionId(1))));
@@ -31,7 +31,7 @@ fn a_report_is_renewed_at_the_heartbeat() {
     let mut bench = stalled();
     bench.environment.reported = None;
     bench.assign(assignment("c1"));
-    bench.rest();
+    bench.finish_round();
     bench.commands();
     // The same report is not written again.
     bench.assign(assignment("c1"));
@@ -68,7 +68,7 @@ fn all_releases_are_reported_while_none_has_a_task() {
             None,
         );
         bench.load(if is_stalled {
-            Load::Invalid(hold("Bad"))
+            Load::Invalid(stall("Bad"))
         } else {
             Load::Unchanged
         });
@@ -84,9 +84,9 @@ fn all_releases_are_reported_while_none_has_a_task() {
 }
 
 #[test]
-fn a_hold_is_notified_once_per_release() {
+fn a_stall_is_notified_once_per_release() {
     let mut bench = Bench::new();
-    bench.load(Load::Invalid(hold("Bad")));
+    bench.load(Load::Invalid(stall("Bad")));
     bench.answer(recorded(&[]));
     // An error ends the report early, and it is repeated.
     for (releases, error, expected) in [
@@ -121,11 +121,11 @@ fn an_environment_ends_once_its_releases_ended_and_that_is_reported() {
             reason: "BranchMissing".to_owned(),
             message: "why".to_owned(),
         },
-        is_over: true,
+        is_removed: true,
         ..assignment("")
     });
     assert!(matches!(bench.task(), Task::Report { .. }));
-    bench.rest();
+    bench.finish_round();
     // The task of web, and that of the uninstalls.
     for _ in 0..2 {
         assert!(!bench.is_ended);
@@ -133,7 +133,7 @@ fn an_environment_ends_once_its_releases_ended_and_that_is_reported() {
         assert!(matches!(bench.task(), Task::Report { .. }));
         // A task that ends during a report can have written other conditions.
         bench.on(Event::TaskEnded);
-        bench.rest();
+        bench.finish_round();
     }
     assert!(!bench.is_ended);
     bench.pass(Duration::from_mins(1));
@@ -154,7 +154,7 @@ fn a_stopped_environment_ends_at_once() {
 }
 
 #[test]
-fn a_connection_that_a_report_renewed_is_handed_to_the_releases() {
+fn a_connection_that_a_report_renewed_is_passed_to_the_releases() {
     for (connection, is_new_round) in [(None, false), (Some(1), false), (Some(2), true)] {
         let mut bench = stalled();
         bench.environment.reported = None;

@@ -10,9 +10,9 @@ use super::*;
 fn a_release_is_planned_and_applied_then_reconciled_at_its_interval() {
     let mut bench = Bench::new();
     bench.deploy(plan());
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Deployed);
     assert!(bench.others().contains(&Command::NotifyDependents));
-    assert_eq!(bench.rest().drift_from, Some(bench.now.at));
+    assert_eq!(bench.requeue().drift_from, Some(bench.now.at));
     assert_eq!(bench.tick(), INTERVAL);
     let since = bench.now.at.checked_sub(INTERVAL / 10);
     assert!(
@@ -38,7 +38,7 @@ fn a_plan_that_is_not_allowed_is_not_executed() {
         at: None,
     });
     let remembered = TargetFacts {
-        is_remembered: true,
+        is_from_records: true,
         ..target(0, 0)
     };
     let cases = [
@@ -97,13 +97,13 @@ fn a_plan_that_is_not_allowed_is_not_executed() {
             Some("Blocked"),
         ),
     ];
-    for (case, summary, target, end, reason) in cases {
+    for (case, summary, target, expected, reason) in cases {
         let mut bench = Bench::of(target);
         bench.plan(summary);
-        let wait = bench.rest();
-        let outcome = bench.outcome();
-        assert_eq!(outcome.end, end, "{case}");
-        let condition = outcome.condition.map(|condition| condition.reason);
+        let wait = bench.requeue();
+        let report = bench.outcome();
+        assert_eq!(report.outcome, expected, "{case}");
+        let condition = report.condition.map(|condition| condition.reason);
         assert_eq!(condition.as_deref(), reason, "{case}");
         assert_eq!(wait.drift_from, None, "{case}");
         assert_eq!(wait.for_dependencies, case == "dependency", "{case}");
@@ -115,44 +115,44 @@ fn failures_back_off_until_a_new_commit() {
     let mut bench = Bench::new();
     for seconds in [2, 4, 8] {
         bench.fail(true);
-        assert_eq!(bench.outcome().end, ReconcileOutcome::Failed);
-        bench.rest();
+        assert_eq!(bench.outcome().outcome, ReconcileOutcome::Failed);
+        bench.requeue();
         assert_eq!(bench.tick(), Duration::from_secs(seconds));
     }
     bench.on(Event::Target(Box::new(target(9, 9))));
     bench.fail(true);
-    bench.rest();
+    bench.requeue();
     assert_eq!(bench.tick(), Duration::from_secs(2));
 }
 
 #[test]
-fn a_lasting_failure_is_reported_the_second_time() {
-    for (may_pass, expected) in [(false, Some(ConditionKind::Stalled)), (true, None)] {
+fn a_persistent_failure_is_reported_the_second_time() {
+    for (is_transient, expected) in [(false, Some(ConditionKind::Stalled)), (true, None)] {
         let mut bench = Bench::new();
-        bench.fail(may_pass);
+        bench.fail(is_transient);
         assert_eq!(bench.outcome().condition, None);
-        bench.rest();
+        bench.requeue();
         bench.tick();
-        bench.fail(may_pass);
+        bench.fail(is_transient);
         let kind = bench.outcome().condition.map(|one| one.kind);
         assert_eq!(kind, expected);
         // No plan verified the record.
-        let Task::Tell(tell) = bench.task() else {
+        let Task::Report(status) = bench.task() else {
             panic!()
         };
-        let ask = if may_pass {
+        let ask = if is_transient {
             Ownership::Foreign
         } else {
             Ownership::Ask
         };
-        assert_eq!(tell.ownership, ask);
+        assert_eq!(status.ownership, ask);
     }
 }
 
 #[test]
 fn a_newer_commit_cancels_the_run_only_if_it_changes_the_release() {
     let held = TargetFacts {
-        is_held: true,
+        is_stalled: true,
         ..target(8, 0)
     };
     for (case, newer, is_cancelled) in [
@@ -162,7 +162,7 @@ fn a_newer_commit_cancels_the_run_only_if_it_changes_the_release() {
     ] {
         let mut bench = Bench::new();
         bench.plan(plan());
-        bench.tell();
+        bench.report();
         bench.others();
         for _ in 0..2 {
             bench.on(Event::Target(Box::new(newer.clone())));
@@ -174,7 +174,7 @@ fn a_newer_commit_cancels_the_run_only_if_it_changes_the_release() {
         };
         assert_eq!(bench.others(), cancels, "{case}");
         bench.executed(ReconcileOutcome::Superseded);
-        bench.tell();
+        bench.report();
         let admits = matches!(bench.task(), Task::Admit { target, .. } if *target == newer.id);
         assert!(admits, "{case}: {:?}", bench.task());
     }
@@ -186,7 +186,7 @@ fn a_run_that_was_planned_for_an_old_commit_is_cancelled_at_once() {
     bench.admit();
     bench.on(Event::Target(Box::new(target(8, 1))));
     bench.plan(plan());
-    bench.tell();
+    bench.report();
     assert!(bench.others().ends_with(&[Command::Cancel]));
 }
 
@@ -233,8 +233,8 @@ fn drift_is_corrected_without_a_permit_and_later_if_it_is_none() {
             ..correction()
         });
         bench.executed(ReconcileOutcome::Unchanged);
-        assert_eq!(bench.outcome().end, ReconcileOutcome::Unchanged);
-        let wait = bench.rest();
+        assert_eq!(bench.outcome().outcome, ReconcileOutcome::Unchanged);
+        let wait = bench.requeue();
         assert_eq!(
             wait.drift_from,
             Some(bench.now.at + Duration::from_secs(seconds))
@@ -245,24 +245,24 @@ fn drift_is_corrected_without_a_permit_and_later_if_it_is_none() {
     let outcome = bench.outcome();
     assert!(outcome.is_correction);
     assert_eq!(outcome.message, correction().drift);
-    assert_eq!(bench.rest().drift_from, Some(bench.now.at));
+    assert_eq!(bench.requeue().drift_from, Some(bench.now.at));
 }
 
 #[test]
-fn drift_is_only_reported_if_the_policy_says_so() {
+fn drift_is_only_reported_under_that_policy() {
     let mut target = target(0, 0);
     target.sync.drift = Drift::Report;
     let mut bench = Bench::of(target);
     bench.plan(correction());
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Drifted);
-    bench.rest();
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Drifted);
+    bench.requeue();
     bench.tick();
     // The record names another commit.
     bench.plan(PlanSummary {
         is_of_another_commit: true,
         ..correction()
     });
-    assert!(matches!(bench.task(), Task::Affirm(_)));
+    assert!(matches!(bench.task(), Task::RecordRevision(_)));
     bench.answer(Answer::Recorded(Ok(())));
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Drifted);
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Drifted);
 }

@@ -13,7 +13,7 @@ fn waiting() -> Bench {
     bench.on(Event::Target(Box::new(target(90, 1))));
     bench.plan(PlanSummary {
         refused: Some(refusal(false)),
-        is_left: true,
+        is_last_started: true,
         ..plan()
     });
     bench
@@ -22,7 +22,7 @@ fn waiting() -> Bench {
 #[test]
 fn the_last_applied_revision_is_retained_while_a_newer_one_waits() {
     let there = PlanSummary {
-        was_there: true,
+        is_applied: true,
         ..correction()
     };
     let refused = PlanSummary {
@@ -50,18 +50,23 @@ fn the_last_applied_revision_is_retained_while_a_newer_one_waits() {
             bench.plan(summary);
         } else {
             let reasons = reasons("why");
-            let may_pass = true;
-            bench.answer(Answer::Planned(Err(Failure { reasons, may_pass })));
+            let is_transient = true;
+            bench.answer(Answer::Planned(Err(Failure {
+                reasons,
+                is_transient,
+            })));
         }
-        bench.tell();
+        bench.report();
         if matches!(bench.task(), Task::Execute { .. }) {
             bench.executed(ReconcileOutcome::Deployed);
         }
         let outcome = bench.outcome();
-        assert_eq!(outcome.end, ReconcileOutcome::Refused, "{case}");
-        let kept = outcome.kept.map(|kept| (kept.revision, kept.report.end));
-        let expected = expected.map(|end| ("commit-0".to_owned(), end));
-        assert_eq!(kept, expected, "{case}");
+        assert_eq!(outcome.outcome, ReconcileOutcome::Refused, "{case}");
+        let retained = outcome
+            .retained
+            .map(|retained| (retained.revision, retained.report.outcome));
+        let expected = expected.map(|outcome| ("commit-0".to_owned(), outcome));
+        assert_eq!(retained, expected, "{case}");
     }
 }
 
@@ -69,23 +74,23 @@ fn the_last_applied_revision_is_retained_while_a_newer_one_waits() {
 fn a_correction_that_can_unblock_the_waiting_revision_is_followed_by_a_retry() {
     let mut bench = waiting();
     let there = || PlanSummary {
-        was_there: true,
+        is_applied: true,
         ..correction()
     };
     let refused = || PlanSummary {
         refused: Some(refusal(false)),
-        is_left: true,
+        is_last_started: true,
         ..plan()
     };
     bench.plan(there());
     bench.executed(ReconcileOutcome::Deployed);
-    bench.rest();
+    bench.requeue();
     assert_eq!(bench.tick(), Duration::from_secs(1));
     // Once only.
     bench.plan(refused());
     bench.plan(there());
     bench.executed(ReconcileOutcome::Deployed);
-    bench.rest();
+    bench.requeue();
     assert_eq!(bench.tick(), INTERVAL);
 }
 
@@ -93,15 +98,15 @@ fn a_correction_that_can_unblock_the_waiting_revision_is_followed_by_a_retry() {
 fn a_user_request_stops_the_correction_of_the_retained_revision() {
     let mut bench = waiting();
     bench.plan(PlanSummary {
-        was_there: true,
+        is_applied: true,
         ..correction()
     });
-    bench.tell();
+    bench.report();
     bench.others();
     bench.on(Event::Requested);
     assert_eq!(bench.others(), [Command::Cancel]);
     bench.executed(ReconcileOutcome::Superseded);
-    bench.tell();
+    bench.report();
     assert!(bench.is_admitting());
 }
 
@@ -109,7 +114,7 @@ fn a_user_request_stops_the_correction_of_the_retained_revision() {
 fn the_recorded_commit_is_looked_up_after_a_restart() {
     let recorded = || PlanSummary {
         refused: Some(refusal(false)),
-        is_left: true,
+        is_last_started: true,
         recorded: Some("commit-0".to_owned()),
         ..plan()
     };
@@ -124,8 +129,8 @@ fn the_recorded_commit_is_looked_up_after_a_restart() {
     bench.plan(recorded());
     let (id, commit) = lookup(bench.others()).unwrap();
     assert_eq!(commit, "commit-0");
-    assert_eq!(bench.outcome().kept, None);
-    bench.rest();
+    assert_eq!(bench.outcome().retained, None);
+    bench.requeue();
     bench.on(Event::LookedUp(id, Found::Target(Box::new(target(70, 0)))));
     assert!(bench.is_admitting());
     bench.plan(recorded());
@@ -134,19 +139,19 @@ fn the_recorded_commit_is_looked_up_after_a_restart() {
         from: TargetId(70),
     }));
     bench.plan(correction());
-    bench.rest();
+    bench.requeue();
     // It is used once, and no other lookup follows.
     assert_eq!(lookup(bench.others()), None);
 
     // A commit that does not count is looked up again after a newer one arrived.
     let mut bench = Bench::of(target(0, 1));
     bench.plan(recorded());
-    bench.rest();
+    bench.requeue();
     let (id, _) = lookup(bench.others()).unwrap();
     bench.on(Event::LookedUp(id, Found::Nothing));
     bench.tick();
     bench.plan(recorded());
-    bench.rest();
+    bench.requeue();
     assert_eq!(lookup(bench.others()), None);
     bench.on(Event::Target(Box::new(target(80, 2))));
     bench.plan(recorded());
@@ -176,7 +181,7 @@ fn a_plan_waits_for_approval_and_drift_does_not_query_the_forge() {
         ..unapproved_plan("a", None)
     });
     // The record comes first, so that an approval can be written to it.
-    assert!(matches!(bench.task(), Task::Introduce(_)));
+    assert!(matches!(bench.task(), Task::CreateRecord(_)));
     bench.answer(Answer::Recorded(Ok(())));
     assert!(matches!(bench.task(), Task::Plan { since: None, .. }));
     let (plan, _) = bench.task.clone().unwrap();
@@ -185,15 +190,15 @@ fn a_plan_waits_for_approval_and_drift_does_not_query_the_forge() {
     bench.answer(Answer::Approved(Some(reasons("missing"))));
     assert!(bench.others().contains(&Command::RetainPlan(plan)));
     let outcome = bench.outcome();
-    assert_eq!(outcome.end, ReconcileOutcome::Unapproved);
-    bench.rest();
+    assert_eq!(outcome.outcome, ReconcileOutcome::Unapproved);
+    bench.requeue();
 
     // A change of an object: the same effects are not queried again.
     bench.release.changes = objects();
     bench.tick();
     bench.plan(unapproved_plan("a", None));
     assert_eq!(bench.outcome().message, "missing");
-    bench.rest();
+    bench.requeue();
 
     // An approved plan that does less is executed.
     bench.tick();
@@ -201,7 +206,7 @@ fn a_plan_waits_for_approval_and_drift_does_not_query_the_forge() {
     let mut approved = unapproved_plan("b", Some(awaited));
     approved.requests.approved = Some("a".to_owned());
     bench.deploy(approved);
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Deployed);
 }
 
 #[test]
@@ -210,7 +215,7 @@ fn an_approval_counts_for_no_other_commit_that_does_less() {
     bench.plan(unapproved_plan("both", None));
     bench.answer(Answer::Approved(Some(reasons("missing"))));
     bench.outcome();
-    bench.rest();
+    bench.requeue();
     bench.on(Event::Target(Box::new(target(8, 1))));
     // The retained plan is for other content, so it covers nothing.
     let mut less = unapproved_plan("one", None);
@@ -218,12 +223,12 @@ fn an_approval_counts_for_no_other_commit_that_does_less() {
     bench.plan(less);
     assert!(matches!(bench.task(), Task::Approve(_)));
     bench.answer(Answer::Approved(Some(reasons("missing"))));
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Unapproved);
-    bench.rest();
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Unapproved);
+    bench.requeue();
 }
 
 #[test]
-fn what_was_approved_is_retained_while_a_newer_commit_waits() {
+fn the_approved_revision_is_retained_while_a_newer_commit_waits() {
     let mut bench = Bench::new();
     let mut approved = unapproved_plan("a", None);
     approved.approval = approved.approval.map(|one| Approval {
@@ -231,33 +236,35 @@ fn what_was_approved_is_retained_while_a_newer_commit_waits() {
         ..one
     });
     bench.deploy(approved);
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Deployed);
     bench.on(Event::Target(Box::new(target(8, 1))));
     let waits = || PlanSummary {
-        is_left: true,
+        is_last_started: true,
         ..unapproved_plan("b", None)
     };
     // Drift of the approved revision is corrected each time, without an approval.
     for _ in 0..2 {
         bench.plan(waits());
         bench.answer(Answer::Approved(Some(reasons("missing"))));
-        let kept = |one: &Command| matches!(one, Command::Retain { .. });
+        let retained = |one: &Command| matches!(one, Command::Retain { .. });
         let others = bench.others();
-        assert!(others.iter().any(kept), "{others:?}");
+        assert!(others.iter().any(retained), "{others:?}");
         bench.plan(PlanSummary {
-            was_there: true,
+            is_applied: true,
             policy: waits().policy,
             ..correction()
         });
         bench.executed(ReconcileOutcome::Deployed);
         let outcome = bench.outcome();
-        assert_eq!(outcome.end, ReconcileOutcome::Unapproved);
-        let kept = outcome.kept.map(|kept| (kept.revision, kept.report.end));
+        assert_eq!(outcome.outcome, ReconcileOutcome::Unapproved);
+        let retained = outcome
+            .retained
+            .map(|retained| (retained.revision, retained.report.outcome));
         let expected = ("commit-0".to_owned(), ReconcileOutcome::Deployed);
-        assert_eq!(kept, Some(expected));
+        assert_eq!(retained, Some(expected));
         let condition = outcome.condition.map(|condition| condition.reason);
         assert_eq!(condition.as_deref(), Some("AwaitingApproval"));
-        bench.rest();
+        bench.requeue();
         bench.tick();
     }
     // Once approved, it is executed, and the former revision is not retained any more.
@@ -268,8 +275,8 @@ fn what_was_approved_is_retained_while_a_newer_commit_waits() {
     });
     bench.deploy(approved);
     let outcome = bench.outcome();
-    assert_eq!(outcome.end, ReconcileOutcome::Deployed);
-    assert_eq!(outcome.kept, None);
+    assert_eq!(outcome.outcome, ReconcileOutcome::Deployed);
+    assert_eq!(outcome.retained, None);
 }
 
 /// Returns a plan under windows that allow these times.
@@ -292,20 +299,20 @@ fn a_window_that_opens_triggers_the_waiting_release() {
     let mut bench = Bench::new();
     bench.plan(within("00:02-01:00"));
     let outcome = bench.outcome();
-    assert_eq!(outcome.end, ReconcileOutcome::Waiting);
+    assert_eq!(outcome.outcome, ReconcileOutcome::Waiting);
     let reason = outcome.condition.map(|condition| condition.reason);
     assert_eq!(reason.as_deref(), Some("WindowClosed"));
-    bench.rest();
+    bench.requeue();
     let waited = bench.tick();
     assert_eq!(waited, Duration::from_secs(121));
     bench.now.wall += SignedDuration::try_from(waited).unwrap();
     bench.deploy(within("00:02-01:00"));
-    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    assert_eq!(bench.outcome().outcome, ReconcileOutcome::Deployed);
 
     // A window that opens later than the interval is checked at the interval.
     let mut bench = Bench::new();
     bench.plan(within("12:00-13:00"));
-    bench.rest();
+    bench.requeue();
     assert_eq!(bench.tick(), INTERVAL);
 }
 
@@ -319,15 +326,15 @@ fn an_override_of_the_windows_outlasts_a_dependency() {
         ..summary.clone()
     });
     let outcome = bench.outcome();
-    assert_eq!(outcome.end, ReconcileOutcome::Waiting);
+    assert_eq!(outcome.outcome, ReconcileOutcome::Waiting);
     let reason = outcome.condition.map(|condition| condition.reason);
     assert_eq!(reason.as_deref(), Some("DependencyNotReady"));
     assert_eq!(outcome.request, None, "it stays open");
-    assert!(bench.rest().for_dependencies);
+    assert!(bench.requeue().for_dependencies);
     bench.answer(Answer::Ready);
     bench.deploy(summary.clone());
     let outcome = bench.outcome();
-    assert_eq!(outcome.end, ReconcileOutcome::Deployed);
+    assert_eq!(outcome.outcome, ReconcileOutcome::Deployed);
     assert_eq!(outcome.request, summary.requests.sync);
 
     // A refusal ends the request.
@@ -367,7 +374,7 @@ fn a_request_stays_open_until_its_commits_have_arrived() {
         bench.executed(ReconcileOutcome::Deployed);
         let fulfilled = bench.outcome().request;
         assert_eq!(fulfilled.is_none(), is_open, "{request:?} {answered}");
-        assert_eq!(bench.rest().for_fetch, is_open, "{request:?} {answered}");
+        assert_eq!(bench.requeue().for_fetch, is_open, "{request:?} {answered}");
     }
 }
 
@@ -379,7 +386,7 @@ fn a_dependency_triggers_only_a_release_that_waits_for_it() {
         refused: Some(refusal(true)),
         ..plan()
     });
-    bench.tell();
+    bench.report();
     // The reconcile could have read the dependency before.
     assert!(bench.is_admitting());
     let mut bench = Bench::new();

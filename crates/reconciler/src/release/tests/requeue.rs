@@ -10,20 +10,20 @@ use crate::health::Checked;
 fn conditions_are_written_once_per_heartbeat() {
     let mut bench = Bench::new();
     bench.deploy(plan());
-    bench.rest();
+    bench.requeue();
     let mut written = 0;
-    let end = bench.now.at + HEARTBEAT * 4;
-    while bench.now.at < end {
+    let outcome = bench.now.at + HEARTBEAT * 4;
+    while bench.now.at < outcome {
         match bench.task() {
             Task::Wait(_) => {
                 bench.tick();
             }
-            Task::Tell(tell) => {
-                let is_written = tell.conditions.is_some();
+            Task::Report(status) => {
+                let is_written = status.conditions.is_some();
                 written += usize::from(is_written);
                 let is_ours = true;
                 let written = is_written.then_some(true);
-                bench.answer(Answer::Told { is_ours, written });
+                bench.answer(Answer::Reported { is_ours, written });
             }
             Task::Execute { .. } => bench.executed(ReconcileOutcome::Unchanged),
             _ => bench.plan(PlanSummary {
@@ -39,24 +39,24 @@ fn conditions_are_written_once_per_heartbeat() {
 fn an_object_that_is_not_ready_degrades_the_release() {
     let mut bench = Bench::new();
     bench.deploy(plan());
-    bench.rest();
+    bench.requeue();
     let Changes { objects, .. } = objects();
     let id = objects.first().unwrap().clone();
     bench.answer(Answer::Written(objects.clone()));
     assert!(matches!(bench.task(), Task::Check { objects: checked, .. } if *checked == objects));
     let failed = Assessment::new(Readiness::Failed, "it crashed");
     bench.answer(Answer::Checked(vec![(id, Checked::Assessed(failed))]));
-    let Task::Tell(tell) = bench.task() else {
+    let Task::Report(status) = bench.task() else {
         panic!()
     };
-    assert_eq!(tell.is_degraded, Some(true));
-    assert_eq!(tell.notifications[0].item.reason, "Degraded");
-    let kind = tell.conditions.as_ref().and_then(|all| all.last());
+    assert_eq!(status.is_degraded, Some(true));
+    assert_eq!(status.notifications[0].notice.reason, "Degraded");
+    let kind = status.conditions.as_ref().and_then(|all| all.last());
     assert_eq!(kind.map(|one| one.kind), Some(ConditionKind::Degraded));
     // It goes on to wait for the same time.
     let until = bench.release.wake_at();
     assert_eq!(until, None);
-    bench.rest();
+    bench.requeue();
     assert_eq!(bench.release.wake_at(), Some(bench.now.at + INTERVAL));
 }
 
@@ -70,7 +70,7 @@ fn a_run_ends_before_the_release_does() {
 
         let mut bench = Bench::new();
         bench.plan(plan());
-        bench.tell();
+        bench.report();
         bench.others();
         bench.on(event.clone());
         let is_removed = event == Event::Removed;
@@ -80,15 +80,15 @@ fn a_run_ends_before_the_release_does() {
             Vec::new()
         };
         assert_eq!(bench.others(), cancels, "{event:?}");
-        let end = if is_removed {
+        let outcome = if is_removed {
             ReconcileOutcome::Superseded
         } else {
             ReconcileOutcome::Interrupted
         };
-        bench.executed(end);
-        assert_eq!(bench.outcome().end, end);
+        bench.executed(outcome);
+        assert_eq!(bench.outcome().outcome, outcome);
         if is_removed {
-            bench.tell_last();
+            bench.report_last();
         }
         assert!(bench.others().ends_with(&[Command::End]), "{event:?}");
     }
@@ -104,10 +104,10 @@ fn a_panic_fails_the_reconcile_and_everything_is_planned_again() {
     bench.answer(Answer::Panicked);
     let outcome = bench.outcome();
     assert_eq!(
-        (outcome.end, outcome.about.as_str()),
+        (outcome.outcome, outcome.public_message.as_str()),
         (ReconcileOutcome::Failed, "internal")
     );
-    assert!(bench.release.reached.is_none());
-    bench.rest();
+    assert!(bench.release.reconciled.is_none());
+    bench.requeue();
     assert_eq!(bench.tick(), Duration::from_secs(2));
 }

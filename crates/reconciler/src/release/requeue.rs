@@ -9,43 +9,43 @@ use pleach_state::inventory::{Condition, HEARTBEAT, SyncRequest};
 
 use super::reconcile::Work;
 use super::{
-    Answer, Command, Finished, LookupState, Notification, Ownership, Phase, Release, TargetFacts,
-    Task, Tell, Wait,
+    Answer, Command, Finished, LookupState, Notification, Ownership, Phase, Release, StatusReport,
+    TargetFacts, Task, Wait,
 };
 use crate::outcome::{ReconcileOutcome, ReconcileReport};
-use crate::state_changes::Item;
+use crate::state_changes::Notice;
 use crate::{Moment, backoff};
 
 /// Delay after a change that required no action. It doubles with each further one.
-const CALM: Duration = Duration::from_secs(1);
+const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Longest such delay.
-const CALMEST: Duration = Duration::from_mins(1);
+const MAX_DEBOUNCE: Duration = Duration::from_mins(1);
 /// Interval of an environment whose own is no valid duration.
 const INTERVAL: Duration = Duration::from_mins(15);
 
 /// The wait for the next reconcile.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(super) struct Requeue {
     pub(super) desired: TargetFacts,
     /// The state that was retained while `desired` waits.
-    pub(super) kept: Option<TargetFacts>,
+    pub(super) retained: Option<TargetFacts>,
     report: ReconcileReport,
     /// Time of the next reconcile without an event.
     pub(super) until: Duration,
     /// Requeue delay.
-    pause: Duration,
+    delay: Duration,
     /// Time from which changes trigger a reconcile.
-    calm_at: Duration,
+    debounce_until: Duration,
     /// Whether the present state is maintained: drift triggers a reconcile.
-    is_kept: bool,
+    is_maintained: bool,
     /// Whether a sync request is still open.
-    is_open: bool,
+    is_request_open: bool,
 }
 
 /// A report that is being written.
 #[derive(Debug)]
-pub(super) struct Telling {
-    pub(super) rest: Rest,
+pub(super) struct Reporting {
+    pub(super) requeue: Requeue,
     /// The conditions, if they are written.
     conditions: Option<Vec<Condition>>,
     /// Whether it reports the outcome of a reconcile.
@@ -55,7 +55,7 @@ pub(super) struct Telling {
 impl Release {
     /// Ends a reconcile: reports its outcome.
     pub(super) fn finish(&mut self, work: Work, mut report: ReconcileReport, now: Moment) {
-        if self.makes_way(&report) {
+        if self.is_first_unblock(&report) {
             // Keep the request for the next reconcile, which is unblocked now.
             report.request = None;
         }
@@ -63,17 +63,17 @@ impl Release {
         let lasts = report.request.as_ref();
         let lasts = lasts.is_some_and(SyncRequest::needs_fetch);
         // The commit at the time of the request has not arrived yet.
-        let is_open = lasts
+        let is_request_open = lasts
             && fetch.is_some_and(|fetch| work.answered < fetch.number && now.at < fetch.until);
-        if is_open {
+        if is_request_open {
             report.request = None;
         }
-        let done = report.in_the_end();
+        let done = report.effective_outcome();
         let changed = work.changes.objects.len();
         let is_by_change = changed > 0;
-        self.fruitless = match done {
+        self.unneeded_triggers = match done {
             ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted if is_by_change => {
-                self.fruitless.saturating_add(1)
+                self.unneeded_triggers.saturating_add(1)
             }
             _ => 0,
         };
@@ -88,7 +88,7 @@ impl Release {
             drifted: (is_drift && is_by_change).then_some(changed),
             // A reverted change is reported too.
             alert: done == ReconcileOutcome::Drifted,
-            check_all: self.health.is_uncertain(),
+            check_all: self.health.take_full_check(),
         })));
         self.failures = if report.failed() {
             self.failures.saturating_add(1)
@@ -98,117 +98,122 @@ impl Release {
         if self.is_stopping || done == ReconcileOutcome::Interrupted {
             return self.end();
         }
-        let rest = Rest {
-            calm_at: now.at + calm(self.fruitless),
+        let requeue = Requeue {
+            debounce_until: now.at + debounce(self.unneeded_triggers),
             // States that are out of sync or not managed now are not maintained.
-            is_kept: matches!(
+            is_maintained: matches!(
                 done,
                 ReconcileOutcome::Deployed
                     | ReconcileOutcome::Unchanged
                     | ReconcileOutcome::Drifted
             ),
-            is_open,
+            is_request_open,
             until: now.at,
-            pause: Duration::ZERO,
+            delay: Duration::ZERO,
             desired: work.desired,
-            kept: work.kept,
+            retained: work.retained,
             report,
         };
-        self.tell_outcome(rest, now);
+        self.report_outcome(requeue, now);
     }
 
     /// Returns whether the first of several drift corrections could have unblocked a waiting
     /// revision.
-    fn makes_way(&self, report: &ReconcileReport) -> bool {
-        report.made_way() && self.made_way == 0
+    fn is_first_unblock(&self, report: &ReconcileReport) -> bool {
+        report.could_unblock() && self.unblocking_corrections == 0
     }
 
     /// Reports the outcome, withdraws a fulfilled request, and sends notifications.
-    fn tell_outcome(&mut self, rest: Rest, now: Moment) {
-        let report = &rest.report;
-        let is_lasting = report.end == ReconcileOutcome::Failed && report.condition.is_some();
+    fn report_outcome(&mut self, requeue: Requeue, now: Moment) {
+        let report = &requeue.report;
+        let is_persistent =
+            report.outcome == ReconcileOutcome::Failed && report.condition.is_some();
         let ownership = match self.is_ours {
             true => Ownership::Ours,
-            false if is_lasting => Ownership::Ask,
+            false if is_persistent => Ownership::Ask,
             false => Ownership::Foreign,
         };
-        let conditions = self.with_health(report.conditions(&rest.desired.conditions), now);
+        let conditions = self.with_health(report.conditions(&requeue.desired.conditions), now);
         let must_write = self.must_write(&conditions, now);
         let conditions = Some(conditions).filter(|_| must_write);
-        let tell = Tell {
+        let status = StatusReport {
             ownership,
             conditions: conditions.clone(),
             unless: None,
             fulfilled: report.request.clone(),
-            notifications: self.notifications(&rest, now),
+            notifications: self.notifications(&requeue, now),
             contended: Some(self.contended.len()),
             is_degraded: Some(self.health.condition(now.at).is_some()),
         };
-        self.tell(rest, tell, conditions, true);
+        self.report(requeue, status, conditions, true);
     }
 
-    fn tell(
+    fn report(
         &mut self,
-        rest: Rest,
-        tell: Tell,
+        requeue: Requeue,
+        status: StatusReport,
         conditions: Option<Vec<Condition>>,
         is_outcome: bool,
     ) {
-        self.run(Task::Tell(Box::new(tell)));
-        self.phase = Phase::Telling(Box::new(Telling {
-            rest,
+        self.run(Task::Report(Box::new(status)));
+        self.phase = Phase::Reporting(Box::new(Reporting {
+            requeue,
             conditions,
             is_outcome,
         }));
     }
 
-    /// Returns the notifications about changes of the state, or of the hold of the environment.
-    fn notifications(&mut self, rest: &Rest, now: Moment) -> Vec<Notification> {
-        let Rest {
+    /// Returns the notifications about changes of the state, or of the stall of the environment.
+    fn notifications(&mut self, requeue: &Requeue, now: Moment) -> Vec<Notification> {
+        let Requeue {
             desired, report, ..
-        } = rest;
+        } = requeue;
         let revision = &desired.revision;
-        let about = |target, revision: &str, item: Option<Item>| {
-            item.map(|item| Notification {
+        let about = |target, revision: &str, notice: Option<Notice>| {
+            notice.map(|notice| Notification {
                 target,
                 revision: revision.to_owned(),
-                item,
+                notice,
             })
         };
-        let hold = desired.hold.as_ref();
-        let held = hold.and_then(|hold| hold.revision.as_ref());
-        let of_hold = self.news.of_hold(hold, now.at);
-        let of_hold = about(desired.id, held.unwrap_or(revision), of_hold);
-        let kept = report.kept.as_deref();
-        let of_kept = self.news.of_kept(kept, now.at);
-        let of_kept = kept.and_then(|kept| about(kept.target, &kept.revision, of_kept));
+        let stall = desired.stall.as_ref();
+        let stalled_revision = stall.and_then(|stall| stall.revision.as_ref());
+        let of_stall = self.notification_state.of_stall(stall, now.at);
+        let of_stall = about(desired.id, stalled_revision.unwrap_or(revision), of_stall);
+        let retained = report.retained.as_deref();
+        let of_retained = self.notification_state.of_retained(retained, now.at);
+        let of_retained =
+            retained.and_then(|retained| about(retained.target, &retained.revision, of_retained));
         // Only the retained state was reconciled, not the waiting one.
-        let was_reached = kept.is_none() && self.was_reached;
-        let (end, message) = (report.end, &report.message);
+        let was_reconciled = retained.is_none() && self.was_reconciled;
+        let (outcome, message) = (report.outcome, &report.message);
         let others = [
-            self.news.of(end, was_reached, revision, message, now.at),
-            self.news.of_contended(&self.contended, now.at),
-            self.health_item(now),
+            self.notification_state
+                .of_outcome(outcome, was_reconciled, revision, message, now.at),
+            self.notification_state
+                .of_contended(&self.contended, now.at),
+            self.health_notice(now),
         ];
-        let others = others.map(|item| about(desired.id, revision, item));
-        let all = [of_hold, of_kept].into_iter().chain(others);
+        let others = others.map(|notice| about(desired.id, revision, notice));
+        let all = [of_stall, of_retained].into_iter().chain(others);
         all.flatten().collect()
     }
 
-    fn health_item(&mut self, now: Moment) -> Option<Item> {
+    fn health_notice(&mut self, now: Moment) -> Option<Notice> {
         let condition = self.health.condition(now.at);
-        self.news.of_health(condition.as_ref(), now.at)
+        self.notification_state
+            .of_health(condition.as_ref(), now.at)
     }
 
     /// Continues after a report.
-    pub(super) fn on_told(&mut self, telling: Telling, answer: &Answer, now: Moment) {
-        let Telling {
-            mut rest,
+    pub(super) fn on_reported(&mut self, reporting: Reporting, answer: &Answer, now: Moment) {
+        let Reporting {
+            mut requeue,
             conditions,
             is_outcome,
-        } = telling;
+        } = reporting;
         let (is_ours, written) = match answer {
-            Answer::Told { is_ours, written } => (*is_ours, *written),
+            Answer::Reported { is_ours, written } => (*is_ours, *written),
             // The next reconcile reports it again.
             _ => (self.is_ours, Some(false)),
         };
@@ -217,10 +222,10 @@ impl Release {
             self.was_written(conditions, written, now);
         }
         if is_outcome {
-            rest.pause = self.pause(&rest, now);
-            rest.until = now.at + rest.pause;
-            self.made_way = if rest.report.made_way() {
-                self.made_way.saturating_add(1)
+            requeue.delay = self.requeue_after(&requeue, now);
+            requeue.until = now.at + requeue.delay;
+            self.unblocking_corrections = if requeue.report.could_unblock() {
+                self.unblocking_corrections.saturating_add(1)
             } else {
                 0
             };
@@ -229,44 +234,44 @@ impl Release {
         if self.is_gone {
             return self.end();
         }
-        self.rest(rest, now);
+        self.requeue(requeue, now);
     }
 
     /// Returns the requeue delay without events.
-    fn pause(&self, rest: &Rest, now: Moment) -> Duration {
-        let Rest {
+    fn requeue_after(&self, requeue: &Requeue, now: Moment) -> Duration {
+        let Requeue {
             desired, report, ..
-        } = rest;
+        } = requeue;
         let interval = positive(desired.sync.interval).unwrap_or(INTERVAL);
         let interval = backoff::interval(interval, now.random);
-        let pause = match report.in_the_end() {
+        let requeue_after = match report.effective_outcome() {
             ReconcileOutcome::Superseded => Duration::ZERO,
-            _ if self.makes_way(report) => CALM,
+            _ if self.is_first_unblock(report) => DEBOUNCE,
             _ if report.failed() => backoff::after(self.failures, now.random),
-            _ => report.pause.unwrap_or(interval).min(interval),
+            _ => report.requeue_after.unwrap_or(interval).min(interval),
         };
         let until_verify = self.verify_at.saturating_sub(now.at);
-        if rest.is_kept {
-            pause.min(until_verify.max(CALM))
+        if requeue.is_maintained {
+            requeue_after.min(until_verify.max(DEBOUNCE))
         } else {
-            pause
+            requeue_after
         }
     }
 
-    fn rest(&mut self, rest: Rest, now: Moment) {
+    fn requeue(&mut self, requeue: Requeue, now: Moment) {
         self.run(Task::Wait(Wait {
-            drift_from: rest.is_kept.then_some(rest.calm_at),
-            calm: self.health.calm(),
-            check_at: self.health.due(now.at).filter(|_| rest.is_kept),
-            for_dependencies: rest.report.waits,
-            for_fetch: rest.is_open,
+            drift_from: requeue.is_maintained.then_some(requeue.debounce_until),
+            debounce: self.health.debounce(),
+            check_at: self.health.due(now.at).filter(|_| requeue.is_maintained),
+            for_dependencies: requeue.report.waits,
+            for_fetch: requeue.is_request_open,
         }));
-        self.phase = Phase::Resting(Box::new(rest));
+        self.phase = Phase::Waiting(Box::new(requeue));
     }
 
     /// Starts a reconcile if something happened that the last one did not see.
-    pub(super) fn wake(&mut self) {
-        let Phase::Resting(rest) = &self.phase else {
+    pub(super) fn start_if_due(&mut self) {
+        let Phase::Waiting(requeue) = &self.phase else {
             return;
         };
         let is_found = self.lookup.as_ref().is_some_and(
@@ -275,45 +280,45 @@ impl Release {
         let is_due = self.is_new_target
             || is_found
             || self.is_requested
-            || rest.report.waits && self.is_dependency_reconciled
-            || rest.is_kept && !self.changes.objects.is_empty();
+            || requeue.report.waits && self.is_dependency_reconciled
+            || requeue.is_maintained && !self.changes.objects.is_empty();
         if is_due {
-            self.begin(None);
+            self.start_reconcile(None);
         }
     }
 
     /// Returns the time of the next heartbeat.
-    pub(super) fn renewal_at(&self) -> Option<Duration> {
-        self.is_ours.then_some(self.renewed + HEARTBEAT)
+    pub(super) fn next_heartbeat(&self) -> Option<Duration> {
+        self.is_ours.then_some(self.last_heartbeat + HEARTBEAT)
     }
 
     pub(super) fn on_tick(&mut self, now: Moment) {
-        let Phase::Resting(rest) = &self.phase else {
+        let Phase::Waiting(requeue) = &self.phase else {
             return;
         };
-        if now.at >= rest.until {
-            let since = backoff::not_before(now.at, rest.pause);
-            self.begin(Some(since));
-        } else if self.renewal_at().is_some_and(|at| now.at >= at)
-            && let Phase::Resting(rest) = std::mem::replace(&mut self.phase, Phase::Ended)
+        if now.at >= requeue.until {
+            let since = backoff::not_before(now.at, requeue.delay);
+            self.start_reconcile(Some(since));
+        } else if self.next_heartbeat().is_some_and(|at| now.at >= at)
+            && let Phase::Waiting(requeue) = std::mem::replace(&mut self.phase, Phase::Ended)
         {
-            self.tell_change(*rest, None, now);
+            self.report_change(*requeue, None, now);
         }
     }
 
     /// Reports the conditions again, with the readiness that was checked if it was.
-    fn tell_change(&mut self, rest: Rest, is_degraded: Option<bool>, now: Moment) {
-        let desired = &rest.desired;
-        let conditions = self.with_health(rest.report.conditions(&desired.conditions), now);
+    fn report_change(&mut self, requeue: Requeue, is_degraded: Option<bool>, now: Moment) {
+        let desired = &requeue.desired;
+        let conditions = self.with_health(requeue.report.conditions(&desired.conditions), now);
         let must_write = self.is_ours && self.must_write(&conditions, now);
         let conditions = Some(conditions).filter(|_| must_write);
-        let item = is_degraded.and_then(|_| self.health_item(now));
-        let notification = item.map(|item| Notification {
+        let notice = is_degraded.and_then(|_| self.health_notice(now));
+        let notification = notice.map(|notice| Notification {
             target: desired.id,
             revision: desired.revision.clone(),
-            item,
+            notice,
         });
-        let tell = Tell {
+        let status = StatusReport {
             ownership: if self.is_ours {
                 Ownership::Ours
             } else {
@@ -326,36 +331,36 @@ impl Release {
             contended: None,
             is_degraded,
         };
-        self.tell(rest, tell, conditions, false);
+        self.report(requeue, status, conditions, false);
     }
 
     /// Handles the answer to the wait.
-    pub(super) fn on_rest(&mut self, rest: Rest, answer: Answer) {
+    pub(super) fn on_wait_answer(&mut self, requeue: Requeue, answer: Answer) {
         match answer {
             Answer::Changed(changes) => {
                 self.changes.extend(changes);
-                self.begin(None);
+                self.start_reconcile(None);
             }
-            Answer::Written(written) => self.check(rest, written),
-            _ => self.begin(None),
+            Answer::Written(written) => self.check(requeue, written),
+            _ => self.start_reconcile(None),
         }
     }
 
-    fn check(&mut self, rest: Rest, mut written: BTreeSet<ObjectId>) {
+    fn check(&mut self, requeue: Requeue, mut written: BTreeSet<ObjectId>) {
         written.extend(self.health.pending().cloned());
         self.run(Task::Check {
-            rules: self.reached.as_ref().unwrap_or(&rest.desired).id,
+            rules: self.reconciled.as_ref().unwrap_or(&requeue.desired).id,
             objects: written,
         });
-        self.phase = Phase::Checking(Box::new(rest));
+        self.phase = Phase::Checking(Box::new(requeue));
     }
 
-    pub(super) fn on_checked(&mut self, rest: Rest, answer: Answer, now: Moment) {
+    pub(super) fn on_checked(&mut self, requeue: Requeue, answer: Answer, now: Moment) {
         if let Answer::Checked(read) = answer {
             self.health.check(read, now.at);
         }
         let is_degraded = self.health.condition(now.at).is_some();
-        self.tell_change(rest, Some(is_degraded), now);
+        self.report_change(requeue, Some(is_degraded), now);
     }
 }
 
@@ -365,9 +370,9 @@ fn positive(interval: SignedDuration) -> Option<Duration> {
 
 /// Returns the delay before changes trigger a reconcile, after consecutive ones without an action.
 /// Some clients keep writing to objects.
-fn calm(fruitless: u32) -> Duration {
-    match fruitless.checked_sub(1) {
+fn debounce(unneeded_triggers: u32) -> Duration {
+    match unneeded_triggers.checked_sub(1) {
         None => Duration::ZERO,
-        Some(more) => CALM.saturating_mul(1 << more.min(10)).min(CALMEST),
+        Some(more) => DEBOUNCE.saturating_mul(1 << more.min(10)).min(MAX_DEBOUNCE),
     }
 }

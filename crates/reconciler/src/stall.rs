@@ -9,7 +9,7 @@ const LONGEST_MESSAGE: usize = 1024;
 
 /// Reason why an environment is stalled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct Stall {
     /// Reason of the condition, in one word.
     pub reason: String,
     /// Message of the condition.
@@ -18,8 +18,8 @@ pub struct Hold {
     pub revision: Option<String>,
 }
 
-impl Hold {
-    /// Creates a hold without a commit. Truncates a long message.
+impl Stall {
+    /// Creates a stall without a commit. Truncates a long message.
     pub fn new(reason: &str, message: impl Into<String>) -> Self {
         let mut message: String = message.into();
         if message.len() > LONGEST_MESSAGE {
@@ -34,7 +34,7 @@ impl Hold {
         }
     }
 
-    /// Creates the hold of an environment that names another cluster than its source policy.
+    /// Creates the stall of an environment that names another cluster than its source policy.
     pub fn wrong_cluster(intended: &ClusterId, named: &ClusterId) -> Self {
         Self::new(
             "WrongCluster",

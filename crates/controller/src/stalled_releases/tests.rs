@@ -56,8 +56,8 @@ fn broken() -> String {
     map("{{ values.nothing }}")
 }
 
-fn held(loaded: &Loaded) -> Vec<&str> {
-    loaded.held.keys().map(String::as_str).collect()
+fn stalled(loaded: &Loaded) -> Vec<&str> {
+    loaded.stalled.keys().map(String::as_str).collect()
 }
 
 fn unknown(_: &str) -> PreviousRelease<'static> {
@@ -74,7 +74,7 @@ fn before<'a>(loaded: &'a Loaded) -> impl Fn(&str) -> PreviousRelease<'a> {
 }
 
 #[test]
-fn who_needs_a_held_release_is_held_with_it() {
+fn a_release_that_needs_a_stalled_one_is_stalled() {
     let from = |release: &str| format!(", movedFrom: {{environment: dev, release: {release}}}");
     // Each case: additional fields of the entries of a, b and c, and the releases that are stalled
     // while a has an error.
@@ -105,8 +105,8 @@ fn who_needs_a_held_release_is_held_with_it() {
         let releases = [("a", a, broken()), ("b", b, map("b")), ("c", c, map("c"))];
         let mut loaded = commit("c0", &releases);
         complete(&mut loaded, unknown);
-        assert_eq!(held(&loaded), expected, "{case}");
-        let names: BTreeSet<&str> = loaded.names().into_iter().chain(held(&loaded)).collect();
+        assert_eq!(stalled(&loaded), expected, "{case}");
+        let names: BTreeSet<&str> = loaded.names().into_iter().chain(stalled(&loaded)).collect();
         assert_eq!(names, BTreeSet::from(["a", "b", "c"]), "{case}");
         assert_eq!(loaded.environment.releases.len(), loaded.rendered.len());
         assert!(loaded.is_sound(), "{case}");
@@ -123,7 +123,7 @@ fn the_reason_names_file_and_release() {
         ("c", "", map("c")),
     ];
     let loaded = commit("c0ffee0", &releases);
-    let message = |name: &str| hold_of(&loaded.held[name], "c0ffee0").message;
+    let message = |name: &str| stall_of(&loaded.stalled[name], "c0ffee0").message;
     assert!(
         message("a").starts_with("commit c0ffee0: manifests/a/objects.yaml.j2:"),
         "{}",
@@ -136,7 +136,7 @@ fn the_reason_names_file_and_release() {
 }
 
 #[test]
-fn what_a_held_release_had_no_other_release_may_have() {
+fn objects_of_a_stalled_release_stall_other_releases_that_contain_them() {
     let former = commit("c1", &[("a", "", map("a")), ("b", "", map("b"))]);
     let releases = [
         ("a", "", broken()),
@@ -144,11 +144,11 @@ fn what_a_held_release_had_no_other_release_may_have() {
         ("c", "", map("c")),
     ];
     let mut now = commit("c2", &releases);
-    assert_eq!(held(&now), ["a"]);
+    assert_eq!(stalled(&now), ["a"]);
     complete(&mut now, before(&former));
-    assert_eq!(held(&now), ["a", "b"]);
+    assert_eq!(stalled(&now), ["a", "b"]);
     assert_eq!(now.names(), ["c"]);
-    let reason = &now.held["b"].reasons[0];
+    let reason = &now.stalled["b"].reasons[0];
     assert!(
         reason.ends_with("release a, which is stalled, contains ConfigMap/one/a"),
         "{reason}"
@@ -162,7 +162,7 @@ fn what_a_held_release_had_no_other_release_may_have() {
 }
 
 #[test]
-fn who_uses_a_kind_of_a_held_release_is_held_with_it() {
+fn a_release_that_uses_a_kind_of_a_stalled_one_is_stalled() {
     let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
                       metadata: {name: gizmos.example.org}\nspec:\n  group: example.org\n  \
                       scope: Cluster\n  names: {kind: Gizmo, plural: gizmos}\n  versions:\n  \
@@ -181,18 +181,18 @@ fn who_uses_a_kind_of_a_held_release_is_held_with_it() {
     let read = || commit("c2", &releases(broken()));
     let mut now = read();
     complete(&mut now, before(&former));
-    assert_eq!(held(&now), ["a", "b"]);
+    assert_eq!(stalled(&now), ["a", "b"]);
     // The kinds that it defines are unknown, so any kind could be one of them.
     let mut now = read();
     complete(&mut now, unknown);
-    assert_eq!(held(&now), ["a", "b", "d"]);
+    assert_eq!(stalled(&now), ["a", "b", "d"]);
     let mut now = read();
     complete(&mut now, |_| PreviousRelease::Absent);
-    assert_eq!(held(&now), ["a"]);
+    assert_eq!(stalled(&now), ["a"]);
 }
 
 #[test]
-fn a_held_release_did_not_leave_git() {
+fn a_stalled_release_did_not_leave_git() {
     let loaded = commit("c0", &[("a", "", broken()), ("b", "", map("b"))]);
     let installed = |release: &str| {
         let name = ReleaseName {

@@ -1,4 +1,4 @@
-//! Laws of a release under random orders of events, answers and clock jumps.
+//! Invariants of a release under random orders of events, answers and clock jumps.
 //!
 //! `PROPTEST_CASES=5000` runs a million events.
 
@@ -19,7 +19,7 @@ use crate::outcome::ReconcileOutcome;
 /// Number of events of a case.
 const EVENTS: usize = 200;
 
-/// A release with a random executor, which checks the laws.
+/// A release with a random executor, which checks the invariants.
 struct World {
     release: Release,
     now: Moment,
@@ -84,7 +84,7 @@ impl World {
     fn take(&mut self, commands: Vec<Command>) {
         for command in commands {
             match command {
-                Command::Start(id, task) => self.begin(id, task),
+                Command::Start(id, task) => self.start_task(id, task),
                 Command::Cancel => self.is_cancelled = true,
                 Command::LookUp(id, _) => self.lookup = Some(id),
                 Command::Retain { id, from } => {
@@ -92,7 +92,7 @@ impl World {
                     self.targets.insert(id, (TargetFacts { id, ..from }, true));
                 }
                 Command::Finished(_)
-                | Command::Begun
+                | Command::Started
                 | Command::NotifyDependents
                 | Command::RetainPlan(_) => {}
                 Command::End => {
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, id: TaskId, task: Task) {
+    fn start_task(&mut self, id: TaskId, task: Task) {
         self.earlier.extend(self.task.take().map(|(id, _)| id));
         self.is_cancelled = false;
         if let Task::Execute { plan, target } = &task {
@@ -113,13 +113,13 @@ impl World {
             let (target, is_retained) = &self.targets[target];
             let is_stopped = plan.refused.is_some() || plan.blocked.is_some();
             assert!(!is_stopped, "a refused plan is not executed");
-            let is_allowed = *is_retained || !plan.is_new || !target.is_remembered;
+            let is_allowed = *is_retained || !plan.is_new || !target.is_from_records;
             assert!(is_allowed, "a record starts no upgrade");
         }
         self.task = Some((id, task));
     }
 
-    /// Checks the laws that hold after every event.
+    /// Checks the invariants that hold after every event.
     fn check(&self) {
         let Some((_, task)) = &self.task else {
             panic!("nothing is awaited");
@@ -129,9 +129,9 @@ impl World {
                 let (target, is_retained) = &self.targets[target];
                 let is_newest = target.content == self.newest.content;
                 assert!(is_newest || *is_retained, "the newest commit wins");
-                let prunes = !is_retained && !target.is_held;
+                let prunes = !is_retained && !target.is_stalled;
                 assert!(
-                    !prunes || !self.newest.is_held,
+                    !prunes || !self.newest.is_stalled,
                     "nothing is deleted while stalled"
                 );
             }
@@ -192,8 +192,8 @@ impl World {
     fn desire(&mut self, content: u64, flags: u64) {
         let id = self.release.new_target().0;
         self.newest = TargetFacts {
-            is_held: flags & 1 > 0,
-            is_remembered: flags & 2 > 0,
+            is_stalled: flags & 1 > 0,
+            is_from_records: flags & 2 > 0,
             ..target(id, content)
         };
         let newest = self.newest.clone();
@@ -221,8 +221,11 @@ impl World {
         }
         let failed = || {
             let reasons = Reasons::default();
-            let may_pass = number.is_multiple_of(2);
-            Failure { reasons, may_pass }
+            let is_transient = number.is_multiple_of(2);
+            Failure {
+                reasons,
+                is_transient,
+            }
         };
         let is_good = number % 5 < 4;
         match task {
@@ -239,7 +242,7 @@ impl World {
                     Answer::Planned(Ok(Some(Box::new(summary))))
                 }
             },
-            Task::Introduce(_) | Task::Affirm(_) => {
+            Task::CreateRecord(_) | Task::RecordRevision(_) => {
                 Answer::Recorded(if is_good { Ok(()) } else { Err(failed()) })
             }
             Task::Approve(_) => Answer::Approved((!is_good).then(Reasons::default)),
@@ -249,20 +252,20 @@ impl World {
                     ReconcileOutcome::Unchanged,
                     ReconcileOutcome::Failed,
                 ];
-                let end = if self.is_cancelled {
+                let outcome = if self.is_cancelled {
                     ReconcileOutcome::Superseded
                 } else {
                     *pick(&ends, number).unwrap_or(&ReconcileOutcome::Failed)
                 };
-                if end != ReconcileOutcome::Superseded && end != ReconcileOutcome::Failed {
+                if outcome != ReconcileOutcome::Superseded && outcome != ReconcileOutcome::Failed {
                     self.applied = Some(self.targets[target].0.content);
                 }
                 let reasons = Reasons::default();
-                Answer::Executed(RunSummary { end, reasons })
+                Answer::Executed(RunSummary { outcome, reasons })
             }
-            Task::Tell(tell) => Answer::Told {
-                is_ours: tell.ownership != Ownership::Foreign && is_good,
-                written: tell.conditions.is_some().then_some(is_good),
+            Task::Report(status) => Answer::Reported {
+                is_ours: status.ownership != Ownership::Foreign && is_good,
+                written: status.conditions.is_some().then_some(is_good),
             },
             Task::Check { objects, .. } => {
                 let found = if is_good {
@@ -288,7 +291,7 @@ impl World {
             };
             let answer = match &task {
                 Task::Execute { .. } => self.answer(id, &task, 0),
-                Task::Tell(_) if !is_stopped => self.answer(id, &task, 0),
+                Task::Report(_) if !is_stopped => self.answer(id, &task, 0),
                 other => panic!("{other:?} comes before the end"),
             };
             self.on(Event::Answer(id, answer));
@@ -338,13 +341,13 @@ fn summary(number: u64, now: Duration) -> PlanSummary {
     let refused = (number % 7 == 3).then(|| Refusal {
         reasons: Reasons::default(),
         waits: bit(3),
-        pause: None,
+        requeue_after: None,
     });
     PlanSummary {
         is_new: bit(0),
-        is_reached: !bit(0),
-        is_left: bit(1),
-        was_there: bit(2),
+        is_reconciled: !bit(0),
+        is_last_started: bit(1),
+        is_applied: bit(2),
         is_ours: !number.is_multiple_of(9),
         is_unrecorded: bit(4),
         has_steps: bit(5),
@@ -387,17 +390,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_laws_hold_for_any_order_of_events(
+    fn the_invariants_hold_for_any_order_of_events(
         seed in any::<u64>(),
         events in EVENTS / 2..EVENTS * 3 / 2,
-        end in 0..3,
+        outcome in 0..3,
     ) {
         let mut random = Rng::with_seed(seed);
         let mut world = World::new();
         for _ in 0..events {
             world.act(&mut random);
         }
-        match end {
+        match outcome {
             0 => world.converge(),
             1 => world.end(Event::Removed),
             _ => world.end(Event::Stopped),

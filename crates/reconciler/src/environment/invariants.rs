@@ -1,21 +1,21 @@
-//! Laws of an environment under random orders of events, answers and clock jumps.
+//! Invariants of an environment under random orders of events, answers and clock jumps.
 
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use super::tests::{assignment, hold, moment, release, state};
+use super::tests::{assignment, moment, release, stall, state};
 use super::*;
 use crate::backoff::LONGEST;
-use crate::hold::ENVIRONMENT_MISSING;
-use crate::state_changes::Item;
+use crate::stall::ENVIRONMENT_MISSING;
+use crate::state_changes::Notice;
 
 /// Number of events of a case.
 const EVENTS: usize = 200;
 const NAMES: [&str; 3] = ["api", "db", "web"];
 
-/// An environment with a random executor, which checks the laws.
+/// An environment with a random executor, which checks the invariants.
 struct World {
     environment: Environment,
     random: Rng,
@@ -30,7 +30,7 @@ struct World {
     /// Lookups in progress, and those that ended.
     lookups: Vec<(TaskId, Option<String>)>,
     ended_lookups: Vec<TaskId>,
-    /// States that the executor holds.
+    /// States that the executor stores.
     states: BTreeSet<StateId>,
     is_stalled: bool,
     running: BTreeMap<String, Desired>,
@@ -94,16 +94,16 @@ impl World {
 
     fn take(&mut self, commands: Vec<Command>) {
         // The machine is at the last round of the commands.
-        let last = commands.iter().rposition(|one| *one == Command::Begin);
+        let last = commands.iter().rposition(|one| *one == Command::StartRound);
         for (at, command) in commands.into_iter().enumerate() {
             let is_last = last.is_none_or(|last| at > last);
             match command {
-                Command::Start(id, task) => self.begin(id, task),
+                Command::Start(id, task) => self.start_task(id, task),
                 Command::End => {
                     self.is_ended = true;
                     self.task = None;
                 }
-                Command::Begin => self.current = self.newest.clone(),
+                Command::StartRound => self.current = self.newest.clone(),
                 Command::LookUp { id, release, .. } => self.lookups.push((id, release)),
                 Command::StartRelease(name, desired) => {
                     assert!(self.states.contains(&desired.state), "{name}");
@@ -127,11 +127,11 @@ impl World {
                         !self.is_stalled,
                         "a stalled environment uninstalls no release"
                     );
-                    assert!(!first.is_remembered, "a record uninstalls no release");
+                    assert!(!first.is_from_records, "a record uninstalls no release");
                     self.has_uninstalls = true;
                 }
                 Command::StopUninstalls => self.stop_uninstalls(),
-                Command::Leave => {
+                Command::StopSync => {
                     let is_synced = self.environment.state.is_some();
                     assert!(!is_last || !is_synced, "it can be synced");
                     self.leaving += std::mem::take(&mut self.running).len();
@@ -169,7 +169,7 @@ impl World {
         self.leaving += usize::from(std::mem::take(&mut self.has_uninstalls));
     }
 
-    fn begin(&mut self, id: TaskId, task: Task) {
+    fn start_task(&mut self, id: TaskId, task: Task) {
         self.earlier.extend(self.task.take().map(|(id, _)| id));
         if let Task::Load { commit, .. } = &task {
             let newest = Commit::Followed(commit.clone());
@@ -178,7 +178,7 @@ impl World {
         self.task = Some((id, task));
     }
 
-    /// Checks the laws that hold after every event.
+    /// Checks the invariants that hold after every event.
     fn check(&self) {
         if self.is_ended {
             return;
@@ -253,7 +253,7 @@ impl World {
         let lookup = lookup.filter(|id| !is_pending(id));
         let before = format!("{:?}", self.environment);
         for event in [
-            task.map(|id| Event::Answer(id, Answer::Loaded(Load::Invalid(hold("Late"))))),
+            task.map(|id| Event::Answer(id, Answer::Loaded(Load::Invalid(stall("Late"))))),
             task.map(|id| Event::Answer(id, Answer::Connected(Ok(ConnectionId(99))))),
             lookup.map(|id| Event::LookedUp(id, LookedUp::Failed)),
         ] {
@@ -330,10 +330,10 @@ impl World {
         Some(match task {
             Task::Load { commit, .. } => Answer::Loaded(match self.random.u64(..10) {
                 0 => Load::Unchanged,
-                1 => Load::Invalid(hold("Bad")),
-                2 => Load::Invalid(hold(ENVIRONMENT_MISSING)),
-                3 => Load::Exceeded(hold("Big")),
-                4 => Load::Failed(hold("Unread")),
+                1 => Load::Invalid(stall("Bad")),
+                2 => Load::Invalid(stall(ENVIRONMENT_MISSING)),
+                3 => Load::Exceeded(stall("Big")),
+                4 => Load::Failed(stall("Unread")),
                 5 => match self.environment.state.clone() {
                     Some(same) => Load::Loaded {
                         state: Box::new(StateFacts {
@@ -374,8 +374,8 @@ impl World {
                 error: (!is_good).then(|| "no route".to_owned()),
             }),
             Task::Notify(notifications) => {
-                let items = notifications.iter().map(|one| &one.item);
-                assert!(items.clone().all(|Item { is_warning, .. }| *is_warning));
+                let notices = notifications.iter().map(|one| &one.notice);
+                assert!(notices.clone().all(|Notice { is_warning, .. }| *is_warning));
                 Answer::Notified
             }
             Task::CheckKubeconfig => Answer::KubeconfigChecked(!is_good),
@@ -431,10 +431,10 @@ impl World {
         }
         let state = self.environment.state.as_ref().unwrap();
         assert_eq!(state.revision, "newest", "the newest commit is synced");
-        assert_eq!(self.environment.hold, None);
+        assert_eq!(self.environment.stall, None);
         assert!(self.running.keys().eq(NAMES));
         let mut desired = self.running.values();
-        assert!(desired.all(|desired| desired.state == state.id && desired.hold.is_none()));
+        assert!(desired.all(|desired| desired.state == state.id && desired.stall.is_none()));
         assert!(self.has_uninstalls);
     }
 
@@ -445,7 +445,7 @@ impl World {
                 reason: "BranchMissing".to_owned(),
                 message: "why".to_owned(),
             },
-            is_over: true,
+            is_removed: true,
             ..assignment("")
         };
         self.on(Event::Assigned(Box::new(self.newest.clone())));
@@ -477,7 +477,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_laws_hold_for_any_order_of_events(
+    fn the_invariants_hold_for_any_order_of_events(
         seed in any::<u64>(),
         events in EVENTS / 2..EVENTS * 3 / 2,
         end in 0..3,

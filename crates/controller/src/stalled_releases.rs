@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use pleach_config::ResolvedRelease;
 use pleach_model::object::{GroupKind, Manifest, ObjectId};
-use pleach_reconciler::hold::Hold;
+use pleach_reconciler::stall::Stall;
 use pleach_render::Rendered;
 
 use super::read::of_commit;
-use pleach_engine::load::{HeldRelease, Loaded};
+use pleach_engine::load::{Loaded, StalledRelease};
 
 /// Code of the finding about a kind that neither Kubernetes nor a release defines.
 const KIND_UNKNOWN: &str = "kind-unknown";
@@ -28,22 +28,22 @@ pub(super) enum PreviousRelease<'a> {
 /// need them, and registers their objects as those of other releases.
 pub(super) fn complete<'a>(loaded: &mut Loaded, known: impl Fn(&str) -> PreviousRelease<'a>) {
     loop {
-        let names = loaded.held.keys();
+        let names = loaded.stalled.keys();
         let previous: BTreeMap<String, PreviousRelease<'a>> =
             names.map(|name| (name.clone(), known(name))).collect();
         let taken = Taken::by(&previous);
         let releases = loaded.rendered.iter();
-        let held: BTreeMap<String, HeldRelease> = releases
+        let stalled: BTreeMap<String, StalledRelease> = releases
             .filter_map(|(release, rendered)| {
                 let reason = taken.speaks_against(rendered)?;
-                let held = HeldRelease {
+                let stalled = StalledRelease {
                     reasons: vec![format!("{}: {reason}", release.origin)],
                     moved_from: release.moved_from.clone(),
                 };
-                Some((release.name.release.clone(), held))
+                Some((release.name.release.clone(), stalled))
             })
             .collect();
-        if held.is_empty() {
+        if stalled.is_empty() {
             let others = previous.values().filter_map(|previous| match previous {
                 PreviousRelease::Known(release) => Some((*release).clone()),
                 PreviousRelease::Unknown | PreviousRelease::Absent => None,
@@ -51,16 +51,16 @@ pub(super) fn complete<'a>(loaded: &mut Loaded, known: impl Fn(&str) -> Previous
             loaded.others.extend(others);
             return;
         }
-        loaded.hold(held);
+        loaded.stall(stalled);
     }
 }
 
 /// Returns the hold of a release at a commit.
-pub(super) fn hold_of(held: &HeldRelease, commit: &str) -> Hold {
-    let reasons = held.reasons.join("; ");
-    Hold {
+pub(super) fn stall_of(stalled: &StalledRelease, commit: &str) -> Stall {
+    let reasons = stalled.reasons.join("; ");
+    Stall {
         revision: Some(commit.to_owned()),
-        ..Hold::new("InvalidRepository", of_commit(commit, &reasons))
+        ..Stall::new("InvalidRepository", of_commit(commit, &reasons))
     }
 }
 
