@@ -360,12 +360,14 @@ pub(super) fn show<'a>(
     let acting = reviewed
         .clone()
         .filter(|planned| Verdict(&planned.plan).has_changes() || !planned.plan.steps.is_empty());
-    for planned in acting {
+    let texts: Vec<String> = acting
+        .map(|planned| format::plan::text(&planned.plan, fields))
+        .collect();
+    if !texts.is_empty() {
+        let text = texts.join("\n\n");
         match output {
-            ApplyOutput::Text => ui.print(format::plan::text(&planned.plan, fields)),
-            ApplyOutput::Json if !yes && ui.can_ask() => {
-                ui.notice(format::plan::text(&planned.plan, fields));
-            }
+            ApplyOutput::Text => ui.print(text),
+            ApplyOutput::Json if !yes && ui.can_ask() => ui.notice(text),
             ApplyOutput::Json => {}
         }
     }
@@ -433,7 +435,7 @@ async fn consent(
         .hint(format!("{} is cluster {id}; if this is the intended cluster, add `--cluster-id {id}`", session.cluster.server())));
     }
     let plans: Vec<&Plan> = writing.iter().map(|planned| &planned.plan).collect();
-    let place = format!("{} (cluster {id})", session.cluster.server());
+    let place = session::place(&session.cluster, id);
     let question = question(&plans, &place);
     loop {
         let answers = "[y/N/d]";

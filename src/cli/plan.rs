@@ -120,7 +120,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
         (None, PlanOutput::Text) => {
             let needs_approval = session.loaded.environment.sync.needs_approval;
-            for (planned, text) in plans.iter().zip(&texts) {
+            for (index, (planned, text)) in plans.iter().zip(&texts).enumerate() {
+                if index > 0 {
+                    ui.print("");
+                }
                 ui.print(text);
                 if needs_approval && planned.plan.has_steps() {
                     ui.print(format_args!("effects {}", planned.plan.effects()));

@@ -111,7 +111,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
         .filter(|release| release.examined.is_needed())
         .count();
     if needed > 0 {
-        let place = format!("{} (cluster {id})", session.cluster.server());
+        let place = session::place(&session.cluster, &id);
         let question = match needed {
             1 => format!("Write the record of 1 release to {place}?"),
             many => format!("Write the records of {many} releases to {place}?"),

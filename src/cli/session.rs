@@ -3,6 +3,7 @@
 pub(super) use pleach_engine::planning::{
     Gone, Options, Planned, Planner, Predecessors, Subject, agent, desired,
 };
+use std::fmt::Display;
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -262,6 +263,16 @@ impl Session {
                 Ok(Err(error))
             }
         }
+    }
+}
+
+/// Names a cluster in a question: its context, address and the start of its id.
+pub(super) fn place(cluster: &Cluster, id: &impl Display) -> String {
+    let (server, id) = (cluster.server(), id.to_string());
+    let start = id.split('-').next().unwrap_or_default();
+    match cluster.context() {
+        Some(context) => format!("context {context} ({server}, cluster {start})"),
+        None => format!("{server} (cluster {start})"),
     }
 }
 

@@ -11,7 +11,7 @@ use super::error::{CliError, Kind};
 use super::format::change::Fields;
 use super::lease::LockArgs;
 use super::override_controller::{LocalArgs, follower};
-use super::session::{Session, not_installed};
+use super::session::{self, Session, not_installed};
 use super::status::StateStore;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
@@ -289,7 +289,7 @@ async fn confirm(
     planned: &Planned,
 ) -> Result<(), CliError> {
     let id = &planned.observation.observed.cluster;
-    let place = format!("{} (cluster {id})", session.cluster.server());
+    let place = session::place(&session.cluster, id);
     let question = match planned.plan.count(Action::Delete) {
         0 if args.keep_objects => format!(
             "Keep all objects, and remove the record of release {} from {place}?",

@@ -100,13 +100,13 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     deploy(&fleet, &never());
     let policy = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/gate-hold.web.hold";
     let closes = format!(
-        "close     {policy}  (gate hold until ungate: CREATE and UPDATE of *.gate-hold.example.org)"
+        "~ close   {policy}  (gate hold until ungate: CREATE and UPDATE of *.gate-hold.example.org)"
     );
     fleet
         .run(&["plan", "gate-hold"])
         .ended_with(0)
         .says(&closes)
-        .says(&format!("lift      {policy}  (gate hold ends)"));
+        .says(&format!("~ lift    {policy}  (gate hold ends)"));
     fleet
         .run(&["diff", "gate-hold"])
         .ended_with(0)

@@ -281,7 +281,7 @@ fn settings_of_users_come_along_and_are_theirs() {
     fleet
         .run(&["plan", "move-copy"])
         .ended_with(0)
-        .says("copy      ConfigMap/move-copy-b/settings  (copied from ConfigMap/move-copy-a/settings, if that exists; an existing object does not change)");
+        .says("+ copy    ConfigMap/move-copy-b/settings  (copied from ConfigMap/move-copy-a/settings, if that exists; an existing object does not change)");
     fleet.applied();
     let copy = ["configmap", "settings", "-n", "move-copy-b"];
     let object = fleet.get(&copy).unwrap();

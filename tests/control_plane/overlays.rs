@@ -69,8 +69,8 @@ fn what_others_have_is_different_while_a_change_lasts_and_theirs_again_after_it(
     let before = theirs(&fleet);
     deploy(&fleet, &deployment("app"));
     let plan = fleet.run(&["plan", fleet.environment]).ended_with(0);
-    let plan = plan.says("set       ConfigMap/overlay-theirs/theirs  (overlay hold until verify)");
-    plan.says("lift      ConfigMap/overlay-theirs/theirs  (overlay hold ends)");
+    let plan = plan.says("~ set     ConfigMap/overlay-theirs/theirs  (overlay hold until verify)");
+    plan.says("~ lift    ConfigMap/overlay-theirs/theirs  (overlay hold ends)");
     fleet.run(&["diff", fleet.environment]).ended_with(0).says(
         "ConfigMap/overlay-theirs/theirs is changed temporarily, until verify (overlay hold)",
     );

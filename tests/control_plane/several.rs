@@ -51,7 +51,7 @@ fn releases_may_share_a_namespace_that_neither_has_made() {
     let run = fleet
         .run(&["apply", "pair", "--yes", "--wait=none"])
         .ended_with(0);
-    run.says("2 to create; 1 not verified by the server")
+    run.says("2 to create, 0 to delete")
         .says("release pair.front ")
         .says("unverified (2 created)")
         .says("unverified (1 created)");
@@ -93,7 +93,7 @@ fn a_release_that_cannot_be_observed_costs_only_itself() {
     fleet
         .run(&["plan", "halves"])
         .ended_with(4)
-        .says("update    ConfigMap/halves/back");
+        .says("~ update  ConfigMap/halves/back");
     let run = fleet.run(&["apply", "halves", "--yes", "-o", "json"]);
     let run = run.ended_with(4);
     let halves = expected(&[("halves.front", "failed"), ("halves.back", "deployed")]);

@@ -1,6 +1,7 @@
 //! Builds a client from a kubeconfig or from the files of a pod.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -71,7 +72,10 @@ impl Cluster {
     /// Connects and requests the server's version. This verifies that there is a server and that it
     /// accepts the credentials.
     pub async fn connect(connection: &Connection) -> Result<Self, ClusterError> {
-        let mut config = config(connection).await?;
+        let Target {
+            mut config,
+            context,
+        } = target(connection).await?;
         if let Some(user) = &connection.user {
             impersonate(&mut config.auth_info, user);
         }
@@ -80,7 +84,8 @@ impl Cluster {
         config.default_retry = false;
         let server = address(&config.cluster_url);
         let client = client(config, &server).await?;
-        let cluster = Self::over(client, connection, &server);
+        let mut cluster = Self::over(client, connection, &server);
+        cluster.context = context.as_deref().map(Arc::from);
         let probe = cluster.probe(connection.connect_timeout);
         match probe.fetch_version().await {
             Ok(version) => cluster.remember_version(version),
@@ -132,15 +137,32 @@ fn address(url: &http::Uri) -> String {
     }
 }
 
-async fn config(connection: &Connection) -> Result<Config, ClusterError> {
+/// Settings of a client, with the context that they are from.
+struct Target {
+    config: Config,
+    /// Context of the kubeconfig. `None` without a kubeconfig.
+    context: Option<String>,
+}
+
+impl From<Config> for Target {
+    fn from(config: Config) -> Self {
+        Self {
+            config,
+            context: None,
+        }
+    }
+}
+
+async fn target(connection: &Connection) -> Result<Target, ClusterError> {
     if connection.in_cluster {
-        return Config::incluster().map_err(|pod| ClusterError::NoCluster {
+        let config = Config::incluster().map_err(|pod| ClusterError::NoCluster {
             message: format!("pleach does not run in a pod with a service account: {pod}"),
-        });
+        })?;
+        return Ok(config.into());
     }
     let path = connection.kubeconfig.clone();
     let kubeconfig = match (&connection.secret, &path) {
-        (Some(secret), _) => return config_of(connection, secret).await,
+        (Some(secret), _) => return Ok(config_of(connection, secret).await?.into()),
         (None, Some(path)) => Kubeconfig::read_from(path),
         (None, None) => Kubeconfig::read(),
     };
@@ -148,7 +170,7 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
         Ok(kubeconfig) => kubeconfig,
         // Without a kubeconfig this can be a pod. A broken kubeconfig is an error.
         Err(error) if is_missing(&error) && path.is_none() => {
-            return in_cluster(connection, &error);
+            return Ok(in_cluster(connection, &error)?.into());
         }
         Err(error) => {
             return Err(ClusterError::ReadKubeconfig {
@@ -185,10 +207,14 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
         ..KubeConfigOptions::default()
     };
     let unused = kubeconfig.clusters.is_empty() && kubeconfig.current_context.is_none();
+    let context = options
+        .context
+        .clone()
+        .or_else(|| kubeconfig.current_context.clone());
     match Config::from_custom_kubeconfig(kubeconfig, &options).await {
-        Ok(config) => Ok(config),
+        Ok(config) => Ok(Target { config, context }),
         // Images of pods can contain an empty kubeconfig.
-        Err(error) if unused && path.is_none() => in_cluster(connection, &error),
+        Err(error) if unused && path.is_none() => Ok(in_cluster(connection, &error)?.into()),
         Err(KubeconfigError::LoadContext(name)) => {
             Err(ClusterError::UnknownContext { name, known })
         }

@@ -58,6 +58,8 @@ pub use watch::{Depth, Followed, Heard, WatchEvent};
 pub struct Cluster {
     client: kube::Client,
     server: Arc<str>,
+    /// Context of the kubeconfig, if a kubeconfig was read.
+    context: Option<Arc<str>>,
     user_agent: HeaderValue,
     limits: Limits,
     retry: Retry,
@@ -87,6 +89,7 @@ impl Cluster {
         Self {
             client,
             server: Arc::from(server),
+            context: connection.context.as_deref().map(Arc::from),
             shared: shared::Shared::new(user_agent.clone()),
             taking: shared::Taking::Nothing,
             user_agent,
@@ -110,6 +113,11 @@ impl Cluster {
     /// Returns the address of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// Returns the context of the kubeconfig, for messages. `None` in a pod.
+    pub fn context(&self) -> Option<&str> {
+        self.context.as_deref()
     }
 
     /// Returns this connection with another user agent, which audit logs show.

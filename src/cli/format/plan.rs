@@ -10,32 +10,17 @@ use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Pla
 
 use super::change::Fields;
 use super::findings::plain;
+use super::status::short;
 use super::style;
 
-/// Formats the stages with their steps and the changed fields of their objects, then the unchanged
-/// objects and the summary.
+/// Formats the stages with their steps and the changed fields of their objects, then the objects
+/// that the server has not verified, and the summary.
 pub(crate) fn text(plan: &Plan, fields: &Fields) -> String {
-    let changes = by_object(plan);
     let mut text = headline(plan);
-    let mut fields = fields.clone();
-    let column = column(plan, &fields);
-    for steps in plan.steps.chunk_by(|a, b| a.stage == b.stage) {
-        section(&mut text, &steps[0].stage);
-        for step in steps {
-            let line = line(&changes, step);
-            let _ = write!(text, "  {line}");
-            let is_whole = matches!(step.op, Op::Apply { .. } | Op::Create { .. });
-            let shown = (is_whole && !is_a_part(step)).then(|| fields.remove(&step.object));
-            for (index, field) in shown.flatten().into_iter().flatten().enumerate() {
-                if index > 0 {
-                    text.push_str("\n  ");
-                }
-                let width = if index == 0 { visible(&line) } else { 0 };
-                let space = column.saturating_sub(width).max(2);
-                let _ = write!(text, "{:space$}{field}", "");
-            }
-            text.push('\n');
-        }
+    let mut lines = Lines::of(plan, fields);
+    let count = plan.steps.chunk_by(|a, b| a.stage == b.stage).count();
+    for (index, steps) in plan.steps.chunk_by(|a, b| a.stage == b.stage).enumerate() {
+        lines.stage(&mut text, steps, index > 0 && index + 1 == count);
     }
     for (name, action) in [("kept", Action::Skip), ("blocked", Action::Blocked)] {
         let mut left = plan
@@ -55,23 +40,221 @@ pub(crate) fn text(plan: &Plan, fields: &Fields) -> String {
             );
         }
     }
-    let _ = write!(text, "\n{}", summary(plan));
+    text.push_str(&unverified(plan));
+    text.push_str(&sum(plan));
     text
+}
+
+/// Maximum number of unverified objects that are named per reason.
+const NAMED: usize = 3;
+
+/// Formats the objects that the server has not verified: one line per reason.
+fn unverified(plan: &Plan) -> String {
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for change in &plan.changes {
+        if let Some(why) = &change.unverified {
+            let object = plain(&change.object.to_string());
+            reasons.entry(why).or_default().push(object);
+        }
+    }
+    let lines = reasons.into_iter().map(|(why, objects)| {
+        let more = objects.len().saturating_sub(NAMED);
+        let mut names = objects[..objects.len() - more].join(", ");
+        if more > 0 {
+            let _ = write!(names, " and {more} more");
+        }
+        format!("not verified by the server: {} ({names})\n", plain(why))
+    });
+    lines.collect()
+}
+
+/// Formats the summary. A plan with changes always states the number of deletions.
+fn sum(plan: &Plan) -> String {
+    let summary = summary(plan);
+    let is_change = |change: &Change| !matches!(change.action, Action::Unchanged);
+    if plan.count(Action::Delete) == 0 && plan.changes.iter().any(is_change) {
+        format!("{summary}, 0 to delete")
+    } else {
+        summary
+    }
 }
 
 /// Longest part of a line before its fields, in characters.
 const WIDEST: usize = 60;
+/// Usual width of the column of verbs.
+const VERB: usize = 7;
 
-/// Returns the column of the changed fields: behind the longest line with fields, within limits.
-fn column(plan: &Plan, fields: &Fields) -> usize {
-    let changed = plan.steps.iter();
-    let changed = changed.filter(|step| fields.contains_key(&step.object));
-    // The action takes ten characters, and two spaces come before the fields.
-    let widths = changed.map(|step| step.object.to_string().chars().count() + 12);
-    widths
-        .filter(|width| *width <= WIDEST)
-        .max()
-        .unwrap_or(WIDEST)
+/// Layout of the steps of a plan.
+struct Lines<'a> {
+    changes: BTreeMap<&'a ObjectId, &'a Change>,
+    /// Changed fields that are not shown yet.
+    fields: Fields,
+    /// Width of the column of verbs.
+    verb: usize,
+    /// Column of the changed fields: behind the longest line with fields, within limits.
+    column: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn of(plan: &'a Plan, fields: &Fields) -> Self {
+        let changes = by_object(plan);
+        let verbs = plan.steps.iter();
+        let verbs = verbs.map(|step| {
+            Sign::of(step, changes.get(&step.object).copied())
+                .verb
+                .len()
+        });
+        let verb = verbs.max().unwrap_or_default().max(VERB);
+        let changed = plan.steps.iter();
+        let changed = changed.filter(|step| fields.contains_key(&step.object));
+        // The mark takes two characters. One space follows the verb, and two come before the fields.
+        let widths = changed.map(|step| step.object.to_string().chars().count() + verb + 5);
+        let column = widths.filter(|width| *width <= WIDEST).max();
+        Self {
+            changes,
+            fields: fields.clone(),
+            verb,
+            column: column.unwrap_or(WIDEST),
+        }
+    }
+
+    /// Formats the steps of a stage. `is_last`: other stages precede it, and none follows.
+    fn stage(&mut self, text: &mut String, steps: &[Step], is_last: bool) {
+        let unchanged = |step: &&Step| self.is_unchanged(step);
+        let tally = steps.iter().filter(unchanged).count();
+        let is_implied = |step: &Step| self.is_unchanged(step) || is_barrier(step);
+        let is_implied =
+            is_last && steps[0].stage == StageName::Verify && steps.iter().all(is_implied);
+        if !is_implied {
+            section(text, &steps[0].stage);
+        }
+        let mut counted = false;
+        for step in steps {
+            if tally > 1 && self.is_unchanged(step) {
+                if !counted {
+                    let _ = writeln!(
+                        text,
+                        "  \u{b7} {:<1$} {tally} unchanged objects ready",
+                        "wait", self.verb
+                    );
+                }
+                counted = true;
+            } else if !(is_implied && is_barrier(step)) {
+                self.step(text, step);
+            }
+        }
+    }
+
+    /// Returns whether the step only waits until an unchanged object is ready.
+    fn is_unchanged(&self, step: &Step) -> bool {
+        let action = self.changes.get(&step.object).map(|change| change.action);
+        matches!(step.op, Op::Wait)
+            && matches!(step.until, Some(Until::Ready { .. }))
+            && action == Some(Action::Unchanged)
+    }
+
+    fn step(&mut self, text: &mut String, step: &Step) {
+        let line = self.line(step);
+        let _ = write!(text, "  {line}");
+        let is_whole = matches!(step.op, Op::Apply { .. } | Op::Create { .. });
+        let shown = (is_whole && !is_a_part(step)).then(|| self.fields.remove(&step.object));
+        for (index, field) in shown.flatten().into_iter().flatten().enumerate() {
+            if index > 0 {
+                text.push_str("\n  ");
+            }
+            let width = if index == 0 { visible(&line) } else { 0 };
+            let space = self.column.saturating_sub(width).max(2);
+            let _ = write!(text, "{:space$}{field}", "");
+        }
+        text.push('\n');
+    }
+
+    fn line(&self, step: &Step) -> String {
+        let id = plain(&step.object.to_string());
+        let Sign { mark, verb, style } = Sign::of(step, self.changes.get(&step.object).copied());
+        let subject = match (&step.op, &step.until) {
+            (Op::Wait, Some(until)) => waits_for(&id, until),
+            (Op::Wait, None) => "for all previous steps".to_owned(),
+            _ => id,
+        };
+        let width = self.verb;
+        format!(
+            "{style}{mark} {verb:<width$}{style:#} {subject}{}",
+            because(step)
+        )
+    }
+}
+
+/// Mark, verb and color of a step.
+struct Sign {
+    mark: char,
+    verb: String,
+    style: anstyle::Style,
+}
+
+impl Sign {
+    fn of(step: &Step, change: Option<&Change>) -> Self {
+        let uncolored = anstyle::Style::new();
+        match (&step.op, change) {
+            (Op::Apply { .. } | Op::Create { .. }, Some(change)) => Self {
+                mark: mark(change.action),
+                verb: change.action.to_string(),
+                style: style::of_action(change.action),
+            },
+            (Op::Delete(_), _) => Self {
+                mark: mark(Action::Delete),
+                verb: step.op.verb().to_owned(),
+                style: style::of_action(Action::Delete),
+            },
+            (Op::Wait, _) => Self {
+                mark: '\u{b7}',
+                verb: "wait".to_owned(),
+                style: uncolored,
+            },
+            (Op::Own(_) | Op::Patch { .. }, _) => Self {
+                mark: '~',
+                verb: "patch".to_owned(),
+                style: uncolored,
+            },
+            (op @ (Op::Copy { .. } | Op::Create { .. }), _) => Self {
+                mark: '+',
+                verb: op.verb().to_owned(),
+                style: uncolored,
+            },
+            (
+                op @ (Op::Apply { .. }
+                | Op::Set { .. }
+                | Op::Close { .. }
+                | Op::Lift
+                | Op::Restart { .. }
+                | Op::Replace { .. }
+                | Op::Migrate { .. }),
+                _,
+            ) => Self {
+                mark: '~',
+                verb: op.verb().to_owned(),
+                style: uncolored,
+            },
+        }
+    }
+}
+
+/// Returns the mark of an action.
+pub(super) fn mark(action: Action) -> char {
+    match action {
+        Action::Create => '+',
+        Action::Update => '~',
+        Action::Recreate => '\u{b1}',
+        Action::Adopt => '\u{2190}',
+        Action::Delete => '-',
+        Action::Blocked => '\u{2717}',
+        Action::Unchanged | Action::Skip => '\u{b7}',
+    }
+}
+
+/// Returns whether the step only orders other steps.
+fn is_barrier(step: &Step) -> bool {
+    matches!(step.op, Op::Wait) && step.until.is_none()
 }
 
 /// Returns the width of a text without its colors.
@@ -83,7 +266,7 @@ fn visible(text: &str) -> usize {
 }
 
 fn section(text: &mut String, name: &impl std::fmt::Display) {
-    let _ = writeln!(text, "\n{}{name}{:#}", style::PLACE, style::PLACE);
+    let _ = writeln!(text, "{}{name}{:#}", style::PLACE, style::PLACE);
 }
 
 /// Returns the changes by object.
@@ -94,18 +277,10 @@ pub(super) fn by_object(plan: &Plan) -> BTreeMap<&ObjectId, &Change> {
         .collect()
 }
 
-/// Returns a suffix for objects that the server has not verified.
-pub(super) fn unverified(change: &Change) -> String {
-    match &change.unverified {
-        Some(why) => format!("  [not verified by the server: {}]", plain(why)),
-        None => String::new(),
-    }
-}
-
 fn headline(plan: &Plan) -> String {
     let version = match &plan.from {
         _ if plan.removal.is_some() => format!("{} -> gone", version(plan)),
-        Some(from) if *from != plan.to => plain(&format!("{from} -> {}", plan.to)),
+        Some(from) if *from != plan.to => plain(&format!("{} -> {}", short(from), short(&plan.to))),
         _ => version(plan),
     };
     format!(
@@ -119,44 +294,10 @@ fn headline(plan: &Plan) -> String {
 /// Returns the target version, or the installed version if the release is removed.
 pub(super) fn version(plan: &Plan) -> String {
     match (&plan.removal, &plan.from) {
-        (None, _) => plain(&plan.to),
-        (Some(_), Some(from)) => plain(from),
+        (None, _) => plain(&short(&plan.to)),
+        (Some(_), Some(from)) => plain(&short(from)),
         (Some(_), None) => "unknown version".to_owned(),
     }
-}
-
-fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
-    let id = plain(&step.object.to_string());
-    let what = match &step.op {
-        Op::Wait => match &step.until {
-            Some(until) => format!("{:<9} {}", "wait", waits_for(&id, until)),
-            None => format!("{:<9} for all previous steps", "wait"),
-        },
-        Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
-            Some(change) => {
-                let action = change.action.to_string();
-                let style = style::of_action(change.action);
-                format!("{style}{action:<9}{style:#} {id}{}", unverified(change))
-            }
-            None => format!("{:<9} {id}", op.verb()),
-        },
-        op @ (Op::Set { .. }
-        | Op::Close { .. }
-        | Op::Lift
-        | Op::Restart { .. }
-        | Op::Replace { .. }
-        | Op::Delete(_)
-        | Op::Copy { .. }
-        | Op::Migrate { .. }) => {
-            let style = match op {
-                Op::Delete(_) => style::of_action(Action::Delete),
-                _ => anstyle::Style::new(),
-            };
-            format!("{style}{:<9}{style:#} {id}", op.verb())
-        }
-    };
-    format!("{what}{}", because(step))
 }
 
 fn because(step: &Step) -> String {
@@ -327,25 +468,15 @@ fn why(reason: &EdgeReason) -> &'static str {
     }
 }
 
-/// Formats the last line of each diff, plan and report.
+/// Formats the counts of a plan.
 pub(crate) fn summary(plan: &Plan) -> String {
-    let mut summary =
-        pleach_planner::text_diff::summary(plan.changes.iter().map(|change| change.action));
-    let unverified = plan
-        .changes
-        .iter()
-        .filter(|change| change.unverified.is_some())
-        .count();
-    if unverified > 0 {
-        // They are already included in the counts above.
-        let _ = write!(summary, "; {unverified} not verified by the server");
-    }
-    summary
+    pleach_planner::text_diff::summary(plan.changes.iter().map(|change| change.action))
 }
 
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
+    use jiff::SignedDuration;
     use pleach_model::order::StageName;
     use pleach_planner::plan::Until;
 
@@ -367,23 +498,64 @@ mod tests {
         wait.until = Some(Until::Absent { pods: None });
         plan.steps.push(wait);
         let text = anstream::adapter::strip_str(&text(&plan, &Fields::new())).to_string();
-        assert_snapshot!(text, @r"
+        assert_snapshot!(text, @"
         release dev.web v1.0.0
-
         config
-          create    ConfigMap/web/a
-          create    ConfigMap/web/b  [not verified by the server: its namespace does not exist yet]
-
+          + create  ConfigMap/web/a
+          + create  ConfigMap/web/b
         verify
-          wait      ConfigMap/web/a gone
-
+          · wait    ConfigMap/web/a gone
         kept
           ConfigMap/web/d: reason of d
-
         blocked
           ConfigMap/web/e: reason of e
+        not verified by the server: its namespace does not exist yet (ConfigMap/web/b)
+        2 to create, 1 unchanged, 1 blocked, 1 kept, 0 to delete
+        ");
+    }
 
-        2 to create, 1 unchanged, 1 blocked, 1 kept; 1 not verified by the server
+    #[test]
+    fn waits_for_unchanged_objects_are_one_line() {
+        let mut plan = samples::plan(&[
+            ("a", Action::Recreate),
+            ("b", Action::Unchanged),
+            ("c", Action::Unchanged),
+            ("d", Action::Adopt),
+        ]);
+        for name in ["b", "c", "all"] {
+            let mut wait = samples::step(plan.steps.len(), name, Op::Wait);
+            wait.stage = StageName::Verify;
+            wait.until = (name != "all").then_some(Until::Ready {
+                stable_for: SignedDuration::ZERO,
+                optional: false,
+            });
+            plan.steps.push(wait);
+        }
+        let drawn =
+            |plan: &Plan| anstream::adapter::strip_str(&text(plan, &Fields::new())).to_string();
+        assert_snapshot!(drawn(&plan), @r"
+        release dev.web v1.0.0
+        config
+          ± recreate ConfigMap/web/a
+          ← adopt    ConfigMap/web/d
+          · wait     2 unchanged objects ready
+        1 to recreate, 1 to adopt, 2 unchanged, 0 to delete
+        ");
+        // A stage that follows depends on them.
+        let mut shrink = plan.steps[0].clone();
+        shrink.stage = StageName::Shrink;
+        plan.steps.push(shrink);
+        assert_snapshot!(drawn(&plan), @r"
+        release dev.web v1.0.0
+        config
+          ± recreate ConfigMap/web/a
+          ← adopt    ConfigMap/web/d
+        verify
+          · wait     2 unchanged objects ready
+          · wait     for all previous steps  (reason of all)
+        shrink
+          ± recreate ConfigMap/web/a  (reason of a)
+        1 to recreate, 1 to adopt, 2 unchanged, 0 to delete
         ");
     }
 
@@ -408,18 +580,16 @@ mod tests {
         .into();
         let colored = text(&plan, &fields);
         let yellow = style::of_action(Action::Update);
-        assert!(colored.contains(&format!("{yellow}update")), "{colored}");
+        assert!(colored.contains(&format!("{yellow}~ update")), "{colored}");
         let text = anstream::adapter::strip_str(&colored).to_string();
         assert_snapshot!(text, @r"
         release dev.web v1.0.0
-
         config
-          update    ConfigMap/web/a                 data.x: 1 -> 2
+          ~ update  ConfigMap/web/a                 data.x: 1 -> 2
                                                     … and 4 more fields
-          update    ConfigMap/web/much-longer-name  data.y: 1 -> 2
-          create    ConfigMap/web/c
-
-        1 to create, 2 to update
+          ~ update  ConfigMap/web/much-longer-name  data.y: 1 -> 2
+          + create  ConfigMap/web/c
+        1 to create, 2 to update, 0 to delete
         ");
     }
 
@@ -429,7 +599,6 @@ mod tests {
         let text = anstream::adapter::strip_str(&text(&plan, &Fields::new())).to_string();
         assert_snapshot!(text, @r"
         release dev.web v1.0.0
-
         1 unchanged
         ");
     }

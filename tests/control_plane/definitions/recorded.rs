@@ -114,7 +114,7 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
     operate(name, &g, "once");
     upgrade(&fleet);
     // The object exists at the served version.
-    let gear = format!("update    Gear.{g}/{name}/ours");
+    let gear = format!("~ update  Gear.{g}/{name}/ours");
     let missing = "not verified by the server: its kind is not served yet";
     fleet.run(&["plan", name]).says(&gear).says(missing);
     let base = format!("{name}/base");
