@@ -9,7 +9,7 @@ use pleach_state::inventory::{ReleaseSummary, STATE_NAMESPACE, Store};
 
 mod audit;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use pleach_engine::{
     },
     words,
 };
+use pleach_git::Source;
 
 /// Show installed releases and their readiness
 ///
@@ -153,6 +154,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         search,
         declared: environment.map(|environment| declared(&environment, args.target.as_ref())),
         args,
+        folder: ctx.folder().ok(),
     };
     let found = state::releases(&cluster, &view.search)
         .await
@@ -250,6 +252,8 @@ struct View {
     declared: Option<DeclaredVersions>,
     search: Search,
     args: StatusArgs,
+    /// Folder of the local repository, if there is one.
+    folder: Option<PathBuf>,
 }
 
 impl View {
@@ -289,11 +293,27 @@ impl View {
                     at: Timestamp::now(),
                     releases: releases.collect(),
                     lists_all: self.args.all,
+                    cluster: cluster.context().unwrap_or(cluster.server()).to_owned(),
+                    subjects: self.subjects(&seen.releases),
                 });
             }
             Err(error) => seen.unread = Some(unread(&error)),
         }
         seen
+    }
+
+    /// Returns the subjects of the recorded commits that the local repository has.
+    fn subjects(&self, releases: &[ReleaseSummary]) -> BTreeMap<String, String> {
+        let folder = self.folder.as_deref();
+        let Some(source) = folder.and_then(|folder| Source::open(folder).ok()) else {
+            return BTreeMap::new();
+        };
+        let records = releases.iter().filter_map(|one| one.record.as_ref().ok());
+        let attempts = records.flat_map(|record| record.installed.iter().chain(&record.applying));
+        let commits = attempts.map(|attempt| attempt.revision.trim_end_matches("-dirty"));
+        let subjects =
+            commits.filter_map(|commit| Some((commit.to_owned(), source.subject(commit)?)));
+        subjects.collect()
     }
 
     fn show(&self, seen: &Seen) -> String {

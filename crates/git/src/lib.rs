@@ -366,6 +366,15 @@ impl Source {
         remote.url().ok().map(str::to_owned)
     }
 
+    /// Returns the subject of a commit. The id can be abbreviated. `None` if the repository does not
+    /// have the commit.
+    pub fn subject(&self, commit: &str) -> Option<String> {
+        let repository = &self.git.as_ref()?.repository;
+        let commit = repository.find_commit_by_prefix(commit).ok()?;
+        let subject = String::from_utf8_lossy(commit.summary_bytes()?);
+        Some(subject.into_owned())
+    }
+
     /// Returns the files of the working tree.
     pub fn working_tree(&self) -> WorkingTree {
         WorkingTree::new(&self.folder)

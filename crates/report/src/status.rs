@@ -37,10 +37,12 @@ impl LiveStatus {
         }
     }
 
-    /// Returns the number of members that another actor changed.
+    /// Returns the number of members that another actor changed or deleted.
     pub fn drifted(&self) -> usize {
         let drifted = self.members.iter();
-        drifted.filter(|member| member.drift.is_some()).count()
+        drifted
+            .filter(|member| member.is_missing || member.drift.is_some())
+            .count()
     }
 }
 
@@ -51,6 +53,8 @@ pub struct MemberStatus {
     pub object: ObjectId,
     /// Whether it exists and is ready.
     pub is_ready: bool,
+    /// Whether it does not exist and has to.
+    pub is_missing: bool,
     /// Reason why it is not ready, in one line. Empty if it is ready.
     pub message: String,
     /// Change by another actor since the last run.
@@ -107,6 +111,7 @@ impl Member<'_> {
         MemberStatus {
             object: self.id.clone(),
             is_ready,
+            is_missing: live.is_none() && !is_ready,
             message,
             drift: live.and_then(|live| self.drift(&live["metadata"])),
         }

@@ -36,7 +36,7 @@ pub(crate) fn text(installed: &Installed) -> String {
 }
 
 /// Formats the author of a run: the user without the process, or the controller.
-fn author(by: &str) -> String {
+pub(super) fn author(by: &str) -> String {
     match by.split_once(" (") {
         Some((_, process)) if process.starts_with("controller") => "controller".to_owned(),
         Some((user, _)) => user.to_owned(),

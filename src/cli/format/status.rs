@@ -28,10 +28,10 @@ pub(crate) struct DeclaredVersions {
     pub(crate) only: Option<String>,
 }
 
-/// Formats the table of releases, the problems of those that are not ready, and the differences
-/// from git.
+/// Formats the releases with their problems, and the differences from git. With `live`, each release
+/// has a header, its objects and a verdict. Without it, the releases are a table.
 ///
-/// `target` is the requested target, if any. Without `live`, only the record is shown.
+/// `target` is the requested target, if any.
 pub(crate) fn text(
     releases: &[ReleaseSummary],
     target: Option<&Target>,
@@ -40,56 +40,26 @@ pub(crate) fn text(
     now: Timestamp,
 ) -> String {
     let mut lines = Vec::new();
-    if releases.is_empty() {
-        lines.push(match target {
+    match (releases, live) {
+        ([], _) => lines.push(match target {
             Some(target) => format!("nothing of {target} is installed"),
             None => "no releases are installed".to_owned(),
-        });
-    } else {
-        let rows: Vec<[String; 7]> = releases
-            .iter()
-            .map(|release| row(release, live, now))
-            .collect();
-        let drawn = table(
-            [
-                "RELEASE", "VERSION", "REVISION", "READY", "STAGE", "ENTRIES", "AGE",
-            ],
-            &rows,
-        );
-        lines.extend(drawn);
-    }
-    for release in releases {
-        if let Some(following) = &release.followed {
-            let (target, branch) = (release.target(), &following.branch);
-            let silent = following.renewed.filter(|_| following.is_stale(now));
-            let silent = silent.map(|at| format!(", and was last seen at {at:.0}"));
-            let silent = silent.unwrap_or_default();
-            lines.push(one_line(&format!(
-                "{target}: a controller follows {branch}{silent}"
-            )));
+        }),
+        (_, Some(live)) => {
+            for release in releases {
+                lines.push(live.header(release, now));
+                lines.extend(remarks(release, now));
+                lines.extend(standing(release, now).iter().map(|line| one_line(line)));
+                lines.extend(live.lines(release, now));
+            }
         }
-        if let Some(trouble) = trouble(release) {
-            let target = release.target();
-            lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
+        (_, None) => {
+            lines.extend(recorded(releases, now));
+            lines.extend(releases.iter().flat_map(|release| remarks(release, now)));
+            for release in releases {
+                lines.extend(standing(release, now).iter().map(|line| one_line(line)));
+            }
         }
-        for (kind, reason, message) in &release.conditions {
-            let target = release.target();
-            let condition = one_line(&format!("{kind}: {reason}: {message}"));
-            lines.push(format!("{WARNING}{target}{WARNING:#}: {condition}"));
-        }
-        for order in user_requests(release, now) {
-            let target = release.target();
-            lines.push(format!(
-                "{WARNING}{target}{WARNING:#}: {}",
-                one_line(&order)
-            ));
-        }
-    }
-    for release in releases {
-        lines.extend(standing(release, now).iter().map(|line| one_line(line)));
-    }
-    for release in releases {
-        lines.extend(live.iter().flat_map(|live| live.lines(release, now)));
     }
     for difference in desired
         .map(|desired| desired.differences(releases))
@@ -103,6 +73,42 @@ pub(crate) fn text(
     lines.join("\n")
 }
 
+/// Formats the recorded results as a table.
+fn recorded(releases: &[ReleaseSummary], now: Timestamp) -> Vec<String> {
+    let rows: Vec<[String; 7]> = releases.iter().map(|release| row(release, now)).collect();
+    let headings = [
+        "RELEASE", "VERSION", "REVISION", "READY", "STAGE", "ENTRIES", "AS OF",
+    ];
+    table(headings, &rows)
+}
+
+/// Formats the remarks about a release: controller, problems, conditions and user requests.
+fn remarks(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
+    let mut lines = Vec::new();
+    let target = release.target();
+    if let Some(following) = &release.followed {
+        let branch = &following.branch;
+        let silent = following.renewed.filter(|_| following.is_stale(now));
+        let silent = silent.map(|at| format!(", and was last seen at {at:.0}"));
+        let silent = silent.unwrap_or_default();
+        lines.push(one_line(&format!(
+            "{target}: a controller follows {branch}{silent}"
+        )));
+    }
+    if let Some(trouble) = trouble(release) {
+        lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
+    }
+    for (kind, reason, message) in &release.conditions {
+        let condition = one_line(&format!("{kind}: {reason}: {message}"));
+        lines.push(format!("{WARNING}{target}{WARNING:#}: {condition}"));
+    }
+    for order in user_requests(release, now) {
+        let order = one_line(&order);
+        lines.push(format!("{WARNING}{target}{WARNING:#}: {order}"));
+    }
+    lines
+}
+
 /// Returns whether a release is ready, from its record and its live objects.
 fn is_ready(release: &ReleaseSummary, live: Option<&Live>) -> Option<bool> {
     let live = live.and_then(|live| live.of(release));
@@ -113,8 +119,8 @@ fn is_ready(release: &ReleaseSummary, live: Option<&Live>) -> Option<bool> {
     }
 }
 
-fn row(release: &ReleaseSummary, live: Option<&Live>, now: Timestamp) -> [String; 7] {
-    let ready = match is_ready(release, live) {
+fn row(release: &ReleaseSummary, now: Timestamp) -> [String; 7] {
+    let ready = match release.ready {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
@@ -144,7 +150,7 @@ fn row(release: &ReleaseSummary, live: Option<&Live>, now: Timestamp) -> [String
         record
             .history
             .first()
-            .map(|result| age(result.at, now))
+            .map(|result| format!("{} ago", age(result.at, now)))
             .unwrap_or_default(),
     ]
 }

@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use pleach_model::age::age;
 use pleach_model::object::ReleaseName;
 use pleach_report::status::{Drift, LiveStatus, MemberStatus};
-use pleach_state::inventory::{ReleaseSummary, Store};
+use pleach_state::inventory::{Attempt, AttemptResult, ReleaseSummary, Store};
 use serde_json::{Value, json};
 
+use super::{is_ready, short, versions};
 use crate::cli::format::{
-    style::{ADDED, ERROR, WARNING},
+    history::author,
+    style::{ADDED, ERROR, PLACE, WARNING},
     table::one_line,
 };
 
@@ -24,6 +26,10 @@ pub(crate) struct Live {
     pub(crate) releases: BTreeMap<(ReleaseName, Store), LiveStatus>,
     /// Whether to list all objects, or only those with a message or drift.
     pub(crate) lists_all: bool,
+    /// Context or address of the cluster.
+    pub(crate) cluster: String,
+    /// Subjects of the recorded commits that the local repository has, by recorded id.
+    pub(crate) subjects: BTreeMap<String, String>,
 }
 
 impl Live {
@@ -33,12 +39,45 @@ impl Live {
         self.releases.get(&key)
     }
 
-    /// Draws the objects of a release and the sum.
+    /// Formats the release: version, commit, cluster and last result.
+    pub(super) fn header(&self, release: &ReleaseSummary, now: Timestamp) -> String {
+        let mut parts = Vec::new();
+        if let Ok(record) = &release.record {
+            let shown = record.applying.as_ref().or(record.installed.as_ref());
+            let commit = shown.map(|attempt| self.commit(attempt));
+            let version = one_line(&versions(record));
+            let version = [Some(version), commit].into_iter().flatten();
+            let version: Vec<String> = version.filter(|text| !text.is_empty()).collect();
+            parts.push(version.join(" "));
+            parts.push(format!("on {}", one_line(&self.cluster)));
+            parts.extend(record.history.first().map(|last| result(last, now)));
+        } else {
+            parts.push(format!("on {}", one_line(&self.cluster)));
+        }
+        parts.retain(|part| !part.is_empty());
+        format!("{PLACE}{}{PLACE:#}  {}", release.target(), parts.join("  "))
+    }
+
+    /// Formats the commit of an attempt, unless its version is the commit, and its subject.
+    fn commit(&self, attempt: &Attempt) -> String {
+        let revision = attempt.revision.as_str();
+        let is_known = revision != attempt.version && revision != "none";
+        let commit = is_known.then(|| format!("at {}", one_line(&short(revision))));
+        let id = revision.trim_end_matches("-dirty");
+        let subject = self.subjects.get(id);
+        let subject = subject.map(|subject| format!("\"{}\"", one_line(subject)));
+        [commit, subject]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// Draws the objects of a release and the verdict.
     pub(super) fn lines(&self, release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
         let Some(status) = self.of(release) else {
             return Vec::new();
         };
-        let target = release.target();
         let shown: Vec<&MemberStatus> = status
             .members
             .iter()
@@ -54,25 +93,47 @@ impl Live {
             lines.push(format!("  {WARNING}?{WARNING:#} {}", one_line(why)));
         }
         let ready = status.members.iter().filter(|member| member.is_ready);
-        let ready = match (ready.count(), status.members.len()) {
-            (ready, all) if ready == all => format!("{} ready", objects(all)),
-            (ready, all) => format!("{ready} of {} ready", objects(all)),
-        };
-        let verdict = match status.is_ready() {
-            Some(true) => "",
-            Some(false) => "NOT READY: ",
-            None => "readiness unknown: ",
+        let ready = ready.count();
+        if ready > 0 {
+            lines.push(format!("  {ADDED}✓{ADDED:#} {} ready", objects(ready)));
+        }
+        lines.push(self.verdict(release, status, now));
+        lines
+    }
+
+    /// Formats the readiness of a release, from its record and its live objects.
+    fn verdict(&self, release: &ReleaseSummary, status: &LiveStatus, now: Timestamp) -> String {
+        let (style, verdict) = match is_ready(release, Some(self)) {
+            Some(true) => (ADDED.bold(), "READY"),
+            Some(false) => (ERROR, "NOT READY"),
+            None => (WARNING, "READINESS UNKNOWN"),
         };
         let drifted = match status.drifted() {
             0 => String::new(),
             drifted => format!(", {} drifted", objects(drifted)),
         };
-        let at = self.at;
-        lines.push(format!(
-            "{target}: {verdict}{ready}{drifted} (as of {at:.0})"
-        ));
-        lines
+        let seen = match now.as_second() - self.at.as_second() {
+            ..JUST => "just now".to_owned(),
+            _ => format!("{} ago", age(self.at, now)),
+        };
+        format!("{style}{verdict}{style:#}{drifted} (seen {seen})")
     }
+}
+
+/// Age of a read that is not stated, in seconds.
+const JUST: i64 = 2;
+
+/// Formats the last result: `deployed 88s ago by ann@desk`.
+fn result(last: &AttemptResult, now: Timestamp) -> String {
+    let by = match author(&last.run.by).as_str() {
+        "" => String::new(),
+        by => format!(" by {by}"),
+    };
+    one_line(&format!(
+        "{} {} ago{by}",
+        last.result.word(),
+        age(last.at, now)
+    ))
 }
 
 fn objects(count: usize) -> String {

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use pleach_report::status::{Drift, LiveStatus, MemberStatus};
 use pleach_state::inventory::SyncRequest;
 
@@ -64,8 +66,8 @@ fn check(releases: &[ReleaseSummary], declared: Option<&DeclaredVersions>) -> St
 #[test]
 fn releases_are_a_table_with_problems_below() {
     insta::assert_snapshot!(check(&releases(), Some(&declared())), @r"
-    RELEASE      VERSION   REVISION  READY    STAGE      ENTRIES  AGE
-    prod/api     v1        0123456   True     verify     12       5m
+    RELEASE      VERSION   REVISION  READY    STAGE      ENTRIES  AS OF
+    prod/api     v1        0123456   True     verify     12       5m ago
     prod/old     v1 -> v2  0123456   False    workloads  0
     prod/odd     ?         ?         Unknown  ?          ?        ?
     prod/theirs  -> v3     0123456   True                0
@@ -158,11 +160,57 @@ fn user_requests_are_shown_below_the_table() {
     assert_eq!(value["releases"][0]["orders"]["suspended"], false);
 }
 
+#[test]
+fn the_header_names_the_commit_and_the_last_result() {
+    let commit = "0123456789012345678901234567890123456789";
+    let run = json!({"by": "ann@desk (pid 7)", "seconds": 12});
+    let named = |version: &str, revision: &str| {
+        let history = json!([{"version": version, "revision": revision, "result": "deployed", "run": run,
+            "at": "2026-07-01T10:03:32Z"}]);
+        let mut installed = attempt(version);
+        installed["revision"] = json!(revision);
+        release(
+            "dev.shop",
+            &json!({"record": {"format": 1, "installed": installed, "history": history}}),
+        )
+    };
+    let subject = "cart: keep\nitems".to_owned();
+    let live = Live {
+        subjects: [
+            (commit.to_owned(), subject.clone()),
+            ("0123456".to_owned(), subject),
+        ]
+        .into(),
+        ..live(&[])
+    };
+    let header = |release: &ReleaseSummary| {
+        anstream::adapter::strip_str(&live.header(release, now())).to_string()
+    };
+    let last = "on kind-dev  deployed 88s ago by ann@desk";
+    assert_eq!(
+        header(&named(commit, commit)),
+        format!("dev/shop  0123456 \"cart: keep items\"  {last}")
+    );
+    assert_eq!(
+        header(&named("v1", "0123456-dirty")),
+        format!("dev/shop  v1 at 0123456-dirty \"cart: keep items\"  {last}")
+    );
+    assert_eq!(
+        header(&named("v1", "none")),
+        format!("dev/shop  v1  {last}")
+    );
+    assert_eq!(
+        header(&release("dev.new", &json!({}))),
+        "dev/new  on kind-dev"
+    );
+}
+
 /// Returns the first release with live objects.
 fn live(unread: &[&str]) -> Live {
     let member = |object: &str, message: &str, drift: Option<Drift>| MemberStatus {
         object: object.parse().unwrap(),
         is_ready: message.is_empty(),
+        is_missing: message == "missing",
         message: message.to_owned(),
         drift,
     };
@@ -193,6 +241,8 @@ fn live(unread: &[&str]) -> Live {
         at: now(),
         releases: [((release.name.clone(), release.store.clone()), status)].into(),
         lists_all: false,
+        cluster: "kind-dev".to_owned(),
+        subjects: BTreeMap::new(),
     }
 }
 
@@ -204,14 +254,16 @@ fn changed_objects_are_shown_with_reason_and_field_manager() {
         anstream::adapter::strip_str(&shown).to_string()
     };
     insta::assert_snapshot!(shown(&live), @r"
-    RELEASE   VERSION  REVISION  READY  STAGE   ENTRIES  AGE
-    prod/api  v1       0123456   False  verify  12       5m
+    prod/api  v1 at 0123456  on kind-dev  deployed 5m ago
       ~ ConfigMap/shop/api           changed by ann 40s ago: .data.a and 2 more
       ✗ Deployment.apps/shop/api     missing
       ✗ Deployment.apps/shop/search  0 of 3 replicas ready; recreated by kubectl 40s ago
       ? failed to list Gear.example.org: no
-    prod/api: NOT READY: 2 of 4 objects ready, 2 objects drifted (as of 2026-07-01T10:05:00Z)
+      ✓ 2 objects ready
+    NOT READY, 3 objects drifted (seen just now)
     ");
+    live.at = "2026-07-01T10:04:30Z".parse().unwrap();
+    assert!(shown(&live).ends_with("drifted (seen 30s ago)"));
     live.lists_all = true;
     assert!(shown(&live).contains("  ✓ Service/shop/api\n"));
 }
