@@ -4,6 +4,7 @@ pub(super) mod wrap;
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use pleach_model::finding::Finding;
 use pleach_model::object::yaml;
 use pleach_model::tree::MemoryTree;
@@ -30,7 +31,8 @@ Examples:
   pleach init fleet                    in a new folder
   pleach init fleet --from app.yaml    from a file
   pleach init fleet --from deploy      from the YAML files of a folder
-  helm template shop ./chart | pleach init fleet --from - --name shop")]
+  helm template shop ./chart | pleach init fleet --from - --name shop
+  pleach init fleet --ci github        with a workflow that reviews pull requests")]
 pub(crate) struct InitArgs {
     /// Folder to write to [default: the folder of --repo, else the current one]
     #[arg(value_name = "DIR")]
@@ -51,6 +53,36 @@ pub(crate) struct InitArgs {
     /// Version of the bundle to create from the YAML
     #[arg(long, value_name = "VERSION", requires = "from")]
     version: Option<String>,
+
+    /// Also write a workflow that reviews pull requests
+    #[arg(long, value_name = "FORGE")]
+    ci: Option<Ci>,
+}
+
+/// Forges whose pipelines `init` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Ci {
+    /// A workflow of GitHub Actions.
+    Github,
+}
+
+impl Ci {
+    /// Returns the path of the pipeline and its text.
+    fn file(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Github => (
+                ".github/workflows/pleach.yaml",
+                include_str!("init/starter/github.yaml"),
+            ),
+        }
+    }
+
+    /// Returns what the pipeline still needs.
+    fn next(self) -> &'static str {
+        match self {
+            Self::Github => "the workflow needs action.yml of a release in .github/actions/pleach/",
+        }
+    }
 }
 
 pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exit, CliError> {
@@ -60,7 +92,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         .or(context.settings.repo.as_deref())
         .unwrap_or_else(|| Path::new("."));
     let id = repository_id(folder)?;
-    let files = match &args.from {
+    let mut files = match &args.from {
         Some(from) => {
             let origin = wrap::Origin {
                 from,
@@ -72,6 +104,10 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         None => starter(&id),
     };
     ui.findings(&check(&files)?);
+    if let Some(ci) = args.ci {
+        let (path, text) = ci.file();
+        files.insert(path.to_owned(), FileContent::new(text.to_owned()));
+    }
     pleach_files::add_files(folder, &files).map_err(refused)?;
     for path in files.keys() {
         ui.print(folder.join(path).display());
@@ -84,6 +120,9 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
     ui.status(format_args!(
         "next: `pleach{option} render {ENVIRONMENT}` shows the rendered objects, `pleach{option} diff {ENVIRONMENT}` shows what apply would change"
     ));
+    if let Some(ci) = args.ci {
+        ui.status(ci.next());
+    }
     Ok(Exit::DONE)
 }
 

@@ -1,5 +1,6 @@
 use insta::assert_snapshot;
 use rstest::rstest;
+use serde_json::Value;
 
 use super::Folder;
 
@@ -300,4 +301,45 @@ fn standard_input_is_wrapped() {
     let run = init(&["empty"], " \n");
     assert_eq!(run.code, 2, "{}", run.shown());
     assert!(run.stderr.contains("standard input is empty"));
+}
+
+#[test]
+fn a_workflow_that_reviews_pull_requests_can_be_added() {
+    let folder = Folder::new();
+    let run = folder.run(&["init", "fleet", "--ci", "github"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.stdout
+            .starts_with("fleet/.github/workflows/pleach.yaml\n"),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stderr.contains("action.yml of a release"),
+        "{}",
+        run.stderr
+    );
+    check_sound(&folder, "fleet");
+
+    // The workflow only uses inputs that the action has.
+    let action = yaml(&include_str!("../../../dist/action.yml.in").replace("@VERSION@", "v1.0.0"));
+    let workflow = yaml(&folder.read("fleet/.github/workflows/pleach.yaml"));
+    let steps = workflow["jobs"]["review"]["steps"].as_array().unwrap();
+    let ours: Vec<&Value> = steps
+        .iter()
+        .filter(|step| step["uses"] == "./.github/actions/pleach")
+        .collect();
+    let commands: Vec<&Value> = ours.iter().map(|step| &step["with"]["command"]).collect();
+    assert_eq!(commands, ["lint", "preview"]);
+    for input in ours
+        .iter()
+        .flat_map(|step| step["with"].as_object().unwrap().keys())
+    {
+        assert!(action["inputs"].get(input).is_some(), "{input}");
+    }
+}
+
+fn yaml(text: &str) -> Value {
+    let mut documents = pleach_model::object::yaml::parse_documents(text).unwrap();
+    documents.remove(0).value
 }
