@@ -3,7 +3,7 @@
 mod block;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::{Op, Plan, Step, StepId, Until};
@@ -39,7 +39,8 @@ pub(crate) struct Progress<'a> {
 struct Wait {
     object: ObjectId,
     message: String,
-    since: Duration,
+    /// Start of the wait.
+    started: Instant,
     /// Last logged line with the duration of the wait at that time.
     logged: Option<(String, Duration)>,
 }
@@ -126,7 +127,7 @@ impl<'a> Progress<'a> {
         let waits = self.waiting.values().map(|wait| block::Waiting {
             object: &wait.object,
             message: &wait.message,
-            since: wait.since,
+            since: wait.started.elapsed(),
         });
         let waits: Vec<block::Waiting<'_>> = waits.collect();
         block::block(&self.ready, &waits, width)
@@ -171,7 +172,9 @@ impl<'a> Progress<'a> {
         let wait = Wait {
             object: state.object.clone(),
             message,
-            since: state.since,
+            started: Instant::now()
+                .checked_sub(state.since)
+                .unwrap_or_else(Instant::now),
             logged,
         };
         self.waiting.insert(id, wait);

@@ -1,5 +1,6 @@
 //! Block of waits below the progress bar.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -10,6 +11,8 @@ use crate::cli::format::table::one_line;
 
 /// Maximum number of waits in the block.
 pub(super) const SHOWN: usize = 8;
+/// Seconds within which waits count as started together.
+const TOGETHER: u64 = 2;
 /// Widest column of objects, in characters.
 const WIDEST: usize = 40;
 /// Frames of the mark of a wait. Each second shows the next one.
@@ -56,7 +59,9 @@ impl Reason {
 pub(super) fn block(ready: &[String], waits: &[Waiting<'_>], width: usize) -> String {
     let mut lines = Vec::new();
     if !ready.is_empty() {
-        let names = one_line(&ready.join(" "));
+        // Objects of several kinds can have the same name.
+        let names: BTreeSet<&str> = ready.iter().map(String::as_str).collect();
+        let names = one_line(&names.into_iter().collect::<Vec<_>>().join(" "));
         let text = format!("{} ready   {names}", ready.len());
         let text = cut(&text, width.saturating_sub(4));
         lines.push(format!("{ADDED}✓{ADDED:#} {text}"));
@@ -65,11 +70,12 @@ pub(super) fn block(ready: &[String], waits: &[Waiting<'_>], width: usize) -> St
         .iter()
         .map(|wait| (Reason::of(wait.message), wait))
         .collect();
+    let longest = waits.iter().map(|(_, wait)| wait.since).max();
+    let longest = longest.unwrap_or_default();
     waits.sort_by_key(|(reason, wait)| {
-        (
-            std::cmp::Reverse(reason.is_failing),
-            std::cmp::Reverse(wait.since),
-        )
+        // Waits that started together keep the order of the plan.
+        let later = (longest - wait.since).as_secs() / TOGETHER;
+        (std::cmp::Reverse(reason.is_failing), later)
     });
     let more = waits.len().saturating_sub(SHOWN);
     waits.truncate(SHOWN);

@@ -137,7 +137,7 @@ fn the_block_shows_the_ready_objects_and_the_longest_waits() {
     let mut progress = Progress::new(&mut ui, &plan, false);
     let release = || plan.release.clone();
     let mut events: Vec<EventKind> = (0..4)
-        .map(|id| waiting(id, 10 + id as u64, &"long ".repeat(40)))
+        .map(|id| waiting(id, 10 + 3 * id as u64, &"long ".repeat(40)))
         .collect();
     let object = plan.steps[0].object.clone();
     events.push(EventKind::Done(StepId(0), object, StepOutcome::Done));
@@ -157,7 +157,7 @@ fn the_block_shows_the_ready_objects_and_the_longest_waits() {
     assert_eq!(lines[..2], ["", "  ✓ 1 ready   a"]);
     assert_eq!(lines.len(), 5, "{block}");
     assert!(lines[2].contains(" Deployment api  long long "), "{block}");
-    assert!(lines[2].ends_with("  13s"), "{block}");
+    assert!(lines[2].ends_with("  19s"), "{block}");
     assert!(
         lines.iter().all(|line| line.chars().count() <= 60),
         "{block}"
