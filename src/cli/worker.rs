@@ -2,15 +2,17 @@
 //! call them.
 
 use std::env::{split_paths, temp_dir, var_os};
-use std::io::{IsTerminal as _, Read as _, stdin};
-use std::path::PathBuf;
+use std::io::{IsTerminal as _, Read as _, stdin, stdout};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
 use pleach_engine::{bounded_render, fetching};
 use pleach_files::bounds::{bound, bound_files, defer};
+use pleach_files::sandbox::{Work as Restricted, confine};
 use pleach_git::fetch::Fetch;
+use pleach_git::unpack::Unpack;
 
 /// CPU time for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);
@@ -28,8 +30,10 @@ pub(crate) struct WorkerArgs {
 /// The kinds of work.
 #[derive(Debug, clap::Subcommand)]
 enum Work {
-    /// Fetch from a remote repository
+    /// Fetch from a remote repository. Another process unpacks the objects
     Fetch,
+    /// Unpack the objects of a fetch
+    Unpack,
     /// Render an environment, and print its objects
     Render,
 }
@@ -41,18 +45,8 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         return Err(CliError::usage(words));
     }
     match args.work {
-        Work::Fetch => {
-            let request: Fetch = serde_json::from_str(&request(FETCHING)?).map_err(failed)?;
-            bound_files(request.largest_file()).map_err(failed)?;
-            if request.is_background() {
-                defer();
-            }
-            request
-                .confine(&client_files(), &temp_dir())
-                .map_err(failed)?;
-            let answer = fetching::execute(&request).map_err(failed)?;
-            ui.print(&answer);
-        }
+        Work::Fetch => ui.print(&fetch()?),
+        Work::Unpack => unpack()?,
         Work::Render => {
             let request = request(bounded_render::COMPUTING)?;
             // The colorless output would remove this control character, which JSON does not escape.
@@ -61,6 +55,34 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         }
     }
     Ok(Exit::DONE)
+}
+
+/// Executes a fetch. This process has the credentials, and another one parses the data of the
+/// server.
+fn fetch() -> Result<String, CliError> {
+    let request: Fetch = serde_json::from_str(&request(FETCHING)?).map_err(failed)?;
+    if request.is_background() {
+        defer();
+    }
+    let unpacker = fetching::start_unpacker().map_err(failed)?;
+    let (certificates, scratch) = (certificates(), temp_dir());
+    let certificates: Vec<&Path> = certificates.iter().map(PathBuf::as_path).collect();
+    let work = Restricted::Connect {
+        read: &certificates,
+        write: &[&scratch],
+    };
+    confine(work).map_err(failed)?;
+    fetching::execute(&request, unpacker).map_err(failed)
+}
+
+/// Unpacks a fetch. Its standard input and output lead to the process with the connection.
+fn unpack() -> Result<(), CliError> {
+    bound(FETCHING).map_err(failed)?;
+    let request = Unpack::receive(&mut stdin()).map_err(failed)?;
+    bound_files(request.largest_file()).map_err(failed)?;
+    request.confine(&git_settings()).map_err(failed)?;
+    let result = request.execute_over(stdin(), stdout());
+    Unpack::answer(&result, &mut stdout()).map_err(failed)
 }
 
 /// Limits this process, then reads the request.
@@ -72,16 +94,21 @@ fn request(time: Duration) -> Result<String, CliError> {
     Ok(request)
 }
 
-/// Returns files that variables pass to clients: certificates and git settings. libgit2 fails if
-/// such settings exist and are not readable.
+/// Returns files that variables pass to clients as certificates.
 #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-fn client_files() -> Vec<PathBuf> {
+fn certificates() -> Vec<PathBuf> {
     let certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
     let certificates = certificates.filter_map(var_os);
     let certificates = certificates.flat_map(|paths| split_paths(&paths).collect::<Vec<_>>());
+    certificates.collect()
+}
+
+/// Returns files with git settings. libgit2 fails if they exist and are not readable.
+#[expect(clippy::disallowed_methods, reason = "settings are read here")]
+fn git_settings() -> Vec<PathBuf> {
     let home = var_os("HOME").map(PathBuf::from).into_iter();
     let settings = home.flat_map(|home| [".gitconfig", ".config/git"].map(|name| home.join(name)));
-    certificates.chain(settings).collect()
+    settings.collect()
 }
 
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CliError {

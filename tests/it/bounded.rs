@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::env::{current_exe, var};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use pleach_git::remote::{Auth, Remote};
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::SshServer;
-use rustix::process::{dumpable_behavior, getppid, test_kill_process};
+use rustix::process::{dumpable_behavior, getppid, setsid, test_kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -43,9 +43,13 @@ fn probe() {
     let folder = Path::new(&folder);
     match work.as_str() {
         "render" => confine(Work::Render { folder }).unwrap(),
-        "fetch" => {
+        "unpack" => {
             let (read, write) = (&[], &[folder]);
-            confine(Work::Fetch { read, write }).unwrap();
+            confine(Work::Unpack { read, write }).unwrap();
+        }
+        "connect" => {
+            let (read, write) = (&[], &[folder]);
+            confine(Work::Connect { read, write }).unwrap();
         }
         "cluster" => confine(Work::Cluster).unwrap(),
         _ => {}
@@ -69,6 +73,7 @@ fn probe() {
             outcome(test_kill_process(parent).map_err(io::Error::from)),
         ),
         ("trace", outcome(trace())),
+        ("leave group", outcome(setsid().map_err(io::Error::from))),
         (
             "copy memory",
             outcome(copy_memory(parent.as_raw_nonzero().get())),
@@ -142,7 +147,7 @@ fn probed(work: &str) -> BTreeMap<String, String> {
 
 /// Compares results of the probe: work, attempt, result.
 fn check(expected: &[(&str, &str, &str)]) {
-    let works = ["none", "render", "fetch", "cluster"];
+    let works = ["none", "render", "unpack", "connect", "cluster"];
     let probed: BTreeMap<&str, _> = works.into_iter().map(|work| (work, probed(work))).collect();
     for (work, attempt, outcome) in expected {
         let probed = &probed[work];
@@ -238,15 +243,172 @@ fn a_fetch_reaches_its_own_repository() {
     }
 }
 
+/// Fetches with a shell script in place of the process that unpacks, and returns the error.
+fn unpacked_by(script: &str, url: &str) -> String {
+    let carrier = |order: &Fetch| -> Result<Received, FetchError> {
+        let unpacker = Command::new("sh")
+            // The order is written before the script can end.
+            .args(["-c", &format!("head -c 1 > /dev/null; {script}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        order.execute_with(unpacker.unwrap())
+    };
+    let remote = Remote {
+        url: url.to_owned(),
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    let fetched = Mirror::new(remote).fetch_by(&carrier, |_| true);
+    fetched.unwrap_err().to_string()
+}
+
+/// Returns a script that prints a frame of the protocol.
+fn print(kind: u8, length: u32, payload: &str) -> String {
+    let bytes = [&[kind][..], &length.to_be_bytes(), payload.as_bytes()].concat();
+    let octal: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    format!("printf '{octal}';")
+}
+
+#[test]
+fn a_process_that_unpacks_reaches_nothing_but_its_repository() {
+    let (_repo, copies, _) = borrowing();
+    let server = GitServer::start(copies.path()).unwrap();
+    let invalid = "the unpacking process sent an invalid request";
+    let refusal = r#"{"Err":{"failure":"refused","said":"\u001b[1mno"}}"#;
+    let length = u32::try_from(refusal.len()).unwrap();
+    for (name, script, expected) in [
+        (
+            "unknown request",
+            print(b'x', 0, ""),
+            format!("{invalid}: expected a kind of frame, got byte 120"),
+        ),
+        (
+            "request for another URL",
+            print(b'l', 10, "/borrowing"),
+            format!("{invalid}: expected at most 0 bytes in a frame, got 10"),
+        ),
+        (
+            "truncated request",
+            print(b's', 9, "want") + "echo no idea >&2; exit 3",
+            "the unpacking process crashed (exit status: 3): no idea".to_owned(),
+        ),
+        (
+            "invalid result",
+            print(b'a', 1, "x"),
+            "the unpacking process sent an invalid result".to_owned(),
+        ),
+        (
+            "control characters",
+            print(b'a', length, refusal),
+            format!("{}:  [1mno", server.url("whole")),
+        ),
+        (
+            "killed",
+            "kill -KILL $$".to_owned(),
+            "the unpacking process was killed (signal: 9 (SIGKILL)): unpacking exceeds its limits"
+                .to_owned(),
+        ),
+    ] {
+        let error = unpacked_by(&script, &server.url("whole"));
+        assert!(error.ends_with(&expected), "{name}: {error}");
+        assert_eq!(server.requests(), [""; 0], "{name}");
+    }
+    let requests = [(b'l', 0, ""), (b'r', 0, ""), (b'a', 1, "x")];
+    let requests = requests.map(|(kind, length, payload)| print(kind, length, payload));
+    let script = requests.concat() + "cat > /dev/null";
+    unpacked_by(&script, &server.url("whole"));
+    assert_eq!(server.requests(), ["GET /whole/info/refs"]);
+}
+
+/// Returns the id of the process that unpacks for a fetch process.
+fn unpacker_of(parent: u32) -> Option<u32> {
+    let parent = parent.to_string();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.find(|id: &u32| {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}"));
+        let (stat, line) = (read("stat").unwrap_or_default(), read("cmdline"));
+        // After the name follow the state and the parent.
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        fields.split(' ').nth(1) == Some(&parent)
+            && line.is_ok_and(|line| line.ends_with("worker\0unpack\0"))
+    })
+}
+
+#[test]
+fn a_fetch_unpacks_in_a_process_without_credentials_and_connection() {
+    let (_repo, copies, _) = borrowing();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/fleet.git", server.local_addr().unwrap());
+    let order = json!({
+        "url": url,
+        "from": url,
+        "credentials": {"authorization": "Bearer t0ken"},
+        "folder": copies.path().join("whole"),
+        "refspecs": [],
+        "shallow": false,
+        "largest": 1 << 20,
+        "time": {"secs": 60, "nanos": 0},
+        "background": false,
+    });
+    let scratch = tempfile::tempdir().unwrap();
+    let mut fetch = Command::new(env!("CARGO_BIN_EXE_pleach"))
+        .args(["worker", "fetch"])
+        .env_clear()
+        .env("TMPDIR", scratch.path())
+        .env("https_proxy", "http://me:hunter2@127.0.0.1:1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = fetch.stdin.take().unwrap();
+    stdin.write_all(order.to_string().as_bytes()).unwrap();
+    drop(stdin);
+    // The server does not answer while the process is inspected.
+    let (mut stream, _) = server.accept().unwrap();
+    let mut request = [0; 4096];
+    let length = stream.read(&mut request).unwrap();
+    let request = String::from_utf8_lossy(&request[..length]);
+    assert!(
+        request.contains("authorization: Bearer t0ken\r\n"),
+        "{request}"
+    );
+    let unpacker = unpacker_of(fetch.id()).unwrap();
+    let folder = Path::new("/proc").join(unpacker.to_string());
+    let status = fs::read_to_string(folder.join("status")).unwrap();
+    for line in ["NoNewPrivs:\t1\n", "Seccomp:\t2\n"] {
+        assert!(status.contains(line), "{status}");
+    }
+    // Only root reads the environment and the open files of a process that is not dumpable.
+    if let Ok(environment) = fs::read(folder.join("environ")) {
+        let environment = String::from_utf8_lossy(&environment);
+        for name in ["hunter2", "TMPDIR"] {
+            assert!(!environment.contains(name), "{environment}");
+        }
+    }
+    if let Ok(files) = fs::read_dir(folder.join("fd")) {
+        for file in files.flatten() {
+            let to = fs::read_link(file.path()).unwrap_or_default();
+            assert!(!to.to_string_lossy().starts_with("socket:"), "{to:?}");
+        }
+    }
+    drop(stream);
+    fetch.wait().unwrap();
+}
+
 #[test]
 fn a_bounded_process_cannot_read_the_token() {
     check(&[
         ("none", "read token", "done"),
         ("none", "dumpable", "Dumpable"),
         ("render", "dumpable", "NotDumpable"),
-        ("fetch", "dumpable", "NotDumpable"),
+        ("unpack", "dumpable", "NotDumpable"),
+        ("connect", "dumpable", "NotDumpable"),
         ("cluster", "dumpable", "NotDumpable"),
         ("render", "run", REFUSED),
+        ("unpack", "run", REFUSED),
     ]);
     if !restricts_files() {
         eprintln!("this kernel has no Landlock: files are not checked");
@@ -257,11 +419,15 @@ fn a_bounded_process_cannot_read_the_token() {
         ("render", "write own", REFUSED),
         ("render", "read token", REFUSED),
         ("render", "read environment", REFUSED),
-        ("fetch", "read own", "done"),
-        ("fetch", "write own", "done"),
-        ("fetch", "read token", REFUSED),
-        ("fetch", "read environment", REFUSED),
-        ("fetch", "run", "done"),
+        ("unpack", "read own", "done"),
+        ("unpack", "write own", "done"),
+        ("unpack", "read token", REFUSED),
+        ("unpack", "read environment", REFUSED),
+        ("connect", "read own", "done"),
+        ("connect", "write own", "done"),
+        ("connect", "read token", REFUSED),
+        ("connect", "read environment", REFUSED),
+        ("connect", "run", "done"),
     ]);
     // Processes of the controller. A file outside of the repository stands for the token.
     let (_repo, copies, commit) = borrowing();
@@ -287,7 +453,8 @@ fn a_bounded_process_cannot_read_the_token() {
 fn a_bounded_process_gains_no_privileges() {
     check(&[
         ("render", "no_new_privs", "1"),
-        ("fetch", "no_new_privs", "1"),
+        ("unpack", "no_new_privs", "1"),
+        ("connect", "no_new_privs", "1"),
         ("cluster", "no_new_privs", "1"),
     ]);
 }
@@ -301,8 +468,12 @@ fn a_bounded_process_cannot_connect() {
         ("render", "listen", REFUSED),
         ("render", "socket", REFUSED),
         ("render", "pair", REFUSED),
+        ("unpack", "connect", REFUSED),
+        ("unpack", "listen", REFUSED),
+        ("unpack", "socket", REFUSED),
+        ("unpack", "pair", REFUSED),
         // These types of work need servers.
-        ("fetch", "connect", "done"),
+        ("connect", "connect", "done"),
         ("cluster", "connect", "done"),
     ]);
 }
@@ -312,18 +483,25 @@ fn a_bounded_process_cannot_trace() {
     check(&[
         ("none", "copy memory", "done"),
         ("none", "signal", "done"),
+        ("none", "leave group", "done"),
         ("render", "trace", REFUSED),
         ("render", "copy memory", REFUSED),
         ("render", "signal", REFUSED),
-        ("fetch", "trace", REFUSED),
-        ("fetch", "copy memory", REFUSED),
+        ("render", "leave group", REFUSED),
+        ("unpack", "trace", REFUSED),
+        ("unpack", "copy memory", REFUSED),
+        ("unpack", "signal", REFUSED),
+        ("unpack", "leave group", REFUSED),
+        ("connect", "trace", REFUSED),
+        ("connect", "copy memory", REFUSED),
         ("cluster", "trace", REFUSED),
         ("cluster", "copy memory", REFUSED),
     ]);
     if restricts_files() {
         check(&[
             ("render", "read memory", REFUSED),
-            ("fetch", "read memory", REFUSED),
+            ("unpack", "read memory", REFUSED),
+            ("connect", "read memory", REFUSED),
         ]);
     }
 }

@@ -1,11 +1,14 @@
 //! Connections to remote repositories, each in its own process: `pleach worker fetch`.
 //!
 //! The content of a pack is unknown until it is unpacked, and a server can hang forever. The
-//! process has limits on memory, time and file size. It is killed at its deadline, so no thread of
-//! the controller stays blocked on it.
+//! process has the credentials and starts another one, `pleach worker unpack`, which parses the
+//! data of the server without them. Both have limits on memory and time, and the second on file
+//! size. They are killed at their deadline, so no thread of the controller stays blocked on them.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{self, Child, Stdio};
 
 use tokio::process::Command;
 use tokio::runtime::Handle;
@@ -36,6 +39,12 @@ const VARIABLES: [&str; 11] = [
     "NO_PROXY",
 ];
 
+/// Environment variables that are passed on to the process that unpacks: git settings and limits.
+/// Addresses of proxies can have passwords.
+const UNPACKING: [&str; 3] = ["HOME", "RAYON_NUM_THREADS", "MIMALLOC_ARENA_RESERVE"];
+/// The program of this process, also after an upgrade of its file.
+const THIS: &str = "/proc/self/exe";
+
 #[expect(
     clippy::disallowed_methods,
     reason = "handed on; none of them is a setting of pleach"
@@ -44,9 +53,29 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Executes a fetch request in this process. The returned JSON is for [`Fetcher`].
-pub fn execute(order: &Fetch) -> Result<String, serde_json::Error> {
-    serde_json::to_string(&order.execute())
+/// Returns these variables with their values.
+fn variables(names: &[&'static str]) -> impl Iterator<Item = (&'static str, OsString)> {
+    names
+        .iter()
+        .filter_map(|name| Some((*name, variable(name)?)))
+}
+
+/// Starts `pleach worker unpack`. Must be called before this process restricts itself.
+pub fn start_unpacker() -> io::Result<Child> {
+    process::Command::new(THIS)
+        .args(["worker", "unpack"])
+        .env_clear()
+        .envs(variables(&UNPACKING))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+/// Executes a fetch request with the connection in this process. The returned JSON is for
+/// [`Fetcher`].
+pub fn execute(order: &Fetch, unpacker: Child) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&order.execute_with(unpacker))
 }
 
 /// A call panicked.
@@ -99,11 +128,7 @@ async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
     command
         .args(["worker", "fetch"])
         .env_clear()
-        .envs(
-            VARIABLES
-                .iter()
-                .filter_map(|name| Some((name, variable(name)?))),
-        )
+        .envs(variables(&VARIABLES))
         .env("TMPDIR", scratch.path());
     let ended = worker::run(&mut command, &order, (time, LONGEST_OUTPUT)).await;
     let ended = ended.map_err(|error| match error {

@@ -17,7 +17,7 @@ const TOGETHER: [&str; 2] = [
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 ];
 /// Number of processes that share the memory of the container: the controller, two workers that
-/// read environments, two previews and a fetch. The kernel can kill all of them once it is used up.
+/// read environments, two previews and one that unpacks a fetch. Its connection needs little. The kernel can kill all of them once it is used up.
 const PART: u64 = 6;
 /// Seconds of CPU time between the signal of the soft limit and the kill at the hard limit.
 const CPU_GRACE: u64 = 5;

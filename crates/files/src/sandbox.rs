@@ -58,9 +58,16 @@ pub enum Work<'a> {
         /// Bare repository.
         folder: &'a Path,
     },
-    /// Fetches from a server, also with `ssh`.
-    Fetch {
-        /// Files and folders to read, such as keys. They need not exist.
+    /// Unpacks a fetch. Starts no programs and opens no connections.
+    Unpack {
+        /// Files and folders to read, such as a local repository. They need not exist.
+        read: &'a [&'a Path],
+        /// Folders to write.
+        write: &'a [&'a Path],
+    },
+    /// Connects to a git server, also with `ssh`.
+    Connect {
+        /// Files and folders to read, such as certificates. They need not exist.
         read: &'a [&'a Path],
         /// Folders to write.
         write: &'a [&'a Path],
@@ -73,8 +80,8 @@ impl Work<'_> {
     /// Returns whether the work needs sockets and child processes.
     fn asks_servers(self) -> bool {
         match self {
-            Self::Render { .. } => false,
-            Self::Fetch { .. } | Self::Cluster => true,
+            Self::Render { .. } | Self::Unpack { .. } => false,
+            Self::Connect { .. } | Self::Cluster => true,
         }
     }
 }
@@ -102,7 +109,10 @@ pub fn confine(work: Work<'_>) -> Result<(), SandboxError> {
         Work::Render { folder } => {
             restrict_files(&[folder], &[], false)?;
         }
-        Work::Fetch { read, write } => {
+        Work::Unpack { read, write } => {
+            restrict_files(read, write, false)?;
+        }
+        Work::Connect { read, write } => {
             restrict_files(read, write, true)?;
         }
         Work::Cluster => {}

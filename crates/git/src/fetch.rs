@@ -1,26 +1,27 @@
 //! Single connection to a remote repository: lists its branches, or downloads references into an
 //! existing bare repository.
 //!
-//! A request is plain data, so that a process with limits can execute it. Such a process can be
-//! killed, so a server that never answers blocks no thread of the controller.
+//! A request is plain data, so that processes with limits can execute it. They can be killed, so a
+//! server that never answers blocks no thread of the controller. One process has the connection
+//! with the credentials and transfers bytes; another one [unpacks](super::unpack) them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::Child;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use git2::{ErrorClass, Repository};
 use serde::{Deserialize, Serialize};
 
-use super::remote::{Credentials, Exceeded, Session, register_transports};
-use super::{GitError, message, without_credentials};
-use pleach_files::sandbox::{self, SandboxError, Work};
+use super::frames::{self, FrameError};
+use super::program::{listen, one_line};
+use super::remote::{Credentials, Session};
+use super::unpack::Unpack;
+use super::{GitError, readable, without_credentials};
 
-/// Refspec without a match. Fetching it lists the branches and downloads nothing.
-const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
 /// Maximum size of a branch list, in bytes.
 pub(super) const LIST: u64 = 64 << 20;
-/// Maximum number of bytes that libgit2 writes between two progress reports.
-const AHEAD: u64 = 1 << 20;
 /// Time-out of a branch list.
 const LISTING: Duration = Duration::from_mins(1);
 
@@ -33,18 +34,9 @@ pub type Carrier<'a> = dyn Fn(&Fetch) -> Result<Received, FetchError> + 'a;
 pub struct Fetch {
     /// URL of the repository.
     url: String,
-    /// URL or folder for libgit2.
-    from: String,
     credentials: Credentials,
-    /// Bare repository to write to.
-    folder: PathBuf,
-    /// References to download. If empty, lists the branches.
-    refspecs: Vec<String>,
-    /// Whether to omit the history.
-    shallow: bool,
-    /// Maximum download in bytes, for the pack and its index.
-    largest: u64,
-    time: Duration,
+    #[serde(flatten)]
+    unpack: Unpack,
     /// Whether to run at low priority.
     background: bool,
 }
@@ -163,43 +155,27 @@ impl Fetch {
         } = download;
         Self {
             url,
-            from,
             credentials,
-            folder,
-            refspecs,
-            shallow,
-            largest,
-            time,
+            unpack: Unpack {
+                from,
+                folder,
+                refspecs,
+                shallow,
+                largest,
+                time,
+            },
             background,
         }
     }
 
     /// Returns the time-out.
     pub fn time(&self) -> Duration {
-        self.time
+        self.unpack.time
     }
 
     /// Returns whether to run at low priority.
     pub fn is_background(&self) -> bool {
         self.background
-    }
-
-    /// Returns the maximum size of a written file, in bytes. A download stops earlier, with an
-    /// error.
-    pub fn largest_file(&self) -> u64 {
-        self.largest.saturating_add(AHEAD)
-    }
-
-    /// Permanently restricts this process to what the request needs. Additionally allows to read
-    /// `read` and to write `scratch`.
-    pub fn confine(&self, read: &[PathBuf], scratch: &Path) -> Result<(), SandboxError> {
-        let mut read = read.to_vec();
-        read.extend(local_folders(Path::new(&self.from)));
-        let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
-        sandbox::confine(Work::Fetch {
-            read: &read,
-            write: &[&self.folder, scratch],
-        })
     }
 
     /// Executes the request in this process. Blocks, and needs memory in proportion to the pack.
@@ -210,69 +186,101 @@ impl Fetch {
     /// Executes the request like [`Fetch::execute`]. `authorities` are CA certificates in PEM for
     /// https, besides those of the machine.
     pub fn execute_trusting(&self, authorities: Option<&[u8]>) -> Result<Received, FetchError> {
-        register_transports();
-        let passing = |error: git2::Error| FetchError::passing(message(&error));
-        let repository = Repository::open_bare(&self.folder).map_err(passing)?;
-        let mut remote = repository.remote_anonymous(&self.from).map_err(passing)?;
-        let session = Session::open(
-            &self.url,
-            self.credentials.clone(),
-            authorities,
-            (self.largest, self.time),
-        )?;
-        let is_list = self.refspecs.is_empty();
-        let nothing = [NOTHING.to_owned()];
-        let refspecs = if is_list {
-            &nothing
-        } else {
-            &self.refspecs[..]
+        let session = self.session(authorities)?;
+        let received = self.unpack.execute(session.channel(&self.url));
+        received.map_err(|error| session.explain(error))
+    }
+
+    /// Executes the request with another process that unpacks. It was started with pipes as its
+    /// input and output, and gets no credentials. Blocks.
+    pub fn execute_with(&self, mut unpacker: Child) -> Result<Received, FetchError> {
+        let errors = unpacker.stderr.take().map(listen);
+        let session = self.session(None)?;
+        let pipes = (unpacker.stdin.take(), unpacker.stdout.take());
+        let (Some(mut to), Some(mut from)) = pipes else {
+            return Err(FetchError::passing("the unpacking process has no pipes"));
         };
-        if let Err(error) = session.fetch(&mut remote, refspecs, self.shallow) {
-            let failure = match session.exceeded() {
-                Some(Exceeded::Size(_)) => Failure::TooLarge,
-                Some(Exceeded::Time(_)) => Failure::TooSlow,
-                None if error.class() == ErrorClass::NoMemory => Failure::TooLarge,
-                None if session.is_refused() => Failure::Refused,
-                None => Failure::Passing,
-            };
-            return Err(FetchError {
-                failure,
-                message: message(&error),
-            });
-        }
-        if !is_list {
-            return Ok(Received::default());
-        }
-        let heads = remote.list().map_err(passing)?;
-        let branches = heads.iter().filter_map(|head| {
-            let branch = head.name().strip_prefix("refs/heads/")?;
-            Some((branch.to_owned(), head.oid().to_string()))
+        let sent = self.unpack.send(&mut to);
+        let served = sent.and_then(|()| {
+            let channel = session.channel(&self.url);
+            frames::serve(&mut from, &mut to, channel)
         });
-        let branches = branches.collect();
-        let default_branch = remote.default_branch().ok().and_then(|name| {
-            let name = name.as_str().ok()?.strip_prefix("refs/heads/")?;
-            Some(name.to_owned())
+        // It can wait for the end of its input.
+        drop(to);
+        let answer = match served {
+            Ok(answer) => answer,
+            Err(FrameError::Ended) => return Err(crash(unpacker, errors)),
+            Err(error) => {
+                let why = format!("the unpacking process sent an invalid request: {error}");
+                return Err(FetchError::passing(why));
+            }
+        };
+        // From now on, it writes no files.
+        drop(unpacker.wait());
+        let received = serde_json::from_slice(&answer).unwrap_or_else(|_| {
+            let why = "the unpacking process sent an invalid result";
+            Err(FetchError::passing(why))
         });
-        Ok(Received {
-            branches,
-            default_branch,
+        received.map_err(|error: FetchError| {
+            session.explain(FetchError {
+                message: readable(&error.message),
+                ..error
+            })
         })
+    }
+
+    fn session(&self, authorities: Option<&[u8]>) -> Result<Session, FetchError> {
+        let limits = (self.unpack.largest, self.unpack.time);
+        Session::open(&self.url, self.credentials.clone(), authorities, limits)
     }
 }
 
-/// Returns the folders of a local repository, including its alternate object stores. Empty for a
-/// remote URL.
-fn local_folders(from: &Path) -> Vec<PathBuf> {
-    if !from.is_absolute() {
-        return Vec::new();
+/// Describes the end of a process that sent no result.
+fn crash(mut unpacker: Child, errors: Option<JoinHandle<Vec<u8>>>) -> FetchError {
+    let status = match unpacker.wait() {
+        Ok(status) => status,
+        Err(error) => return FetchError::passing(error.to_string()),
+    };
+    let errors = errors.and_then(|errors| errors.join().ok());
+    let errors = String::from_utf8_lossy(&errors.unwrap_or_default()).into_owned();
+    let last = errors.lines().rev().find(|line| !line.trim().is_empty());
+    let last = last.map(|line| format!(": {}", one_line(line)));
+    let last = last.unwrap_or_default();
+    if status.signal().is_none() {
+        return FetchError::passing(format!("the unpacking process crashed ({status}){last}"));
     }
-    // If opening fails here, the fetch fails too and reports it.
-    let common = Repository::open(from).map(|repository| repository.commondir().to_owned());
-    let common = common.unwrap_or_else(|_| from.to_owned());
-    let objects = common.join("objects");
-    let mut folders = vec![from.to_owned(), common];
-    let borrowed = objects.join("info/alternates");
-    // Most repositories have no such file.
-    let _none = pleach_files::each_line(&borrowed, |line| folders.push(objects.join(line)));
-    folders
+    FetchError {
+        failure: Failure::TooLarge,
+        message: format!(
+            "the unpacking process was killed ({status}): unpacking exceeds its limits{last}"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_that_unpacks_gets_no_credentials() {
+        let order = serde_json::json!({
+            "url": "https://git.example.org/fleet",
+            "from": "https://git.example.org/fleet",
+            "credentials": {"authorization": "Bearer t0ken"},
+            "folder": "/srv/copy",
+            "refspecs": ["+refs/heads/main:refs/pleach/heads/main"],
+            "shallow": true,
+            "largest": 7,
+            "time": {"secs": 60, "nanos": 0},
+            "background": true,
+        });
+        let fetch: Fetch = serde_json::from_value(order.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&fetch).unwrap(), order);
+        let mut sent = Vec::new();
+        fetch.unpack.send(&mut sent).unwrap();
+        assert!(!String::from_utf8_lossy(&sent).contains("t0ken"));
+        let received = Unpack::receive(&mut &sent[..]).unwrap();
+        assert_eq!(received.refspecs, fetch.unpack.refspecs);
+        assert_eq!(received.largest_file(), 7 + (1 << 20));
+    }
 }

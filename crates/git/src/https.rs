@@ -1,25 +1,24 @@
-//! http and https transport: libgit2 speaks the smart protocol over our HTTP client.
+//! http and https transport: the smart protocol of git over our HTTP client.
 //!
 //! The protocol is described in gitprotocol-http(5). A fetch is a `GET` of the references, and a
 //! `POST` for each round of the negotiation. A push is a `GET` and one `POST`. Certificates are verified against the roots of the
 //! machine, and proxies are taken from the usual environment variables.
 
-use std::cell::RefCell;
 use std::future::Future;
-use std::io::{self, Read, Write};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
 use pleach_reconciler::config::Transport as Scheme;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use tokio::runtime::Runtime;
 
+use super::channel::{Channel, Request};
 use super::fetch::{FetchError, LIST};
 use super::program::one_line;
 use super::remote::{Exceeded, too_large, too_slow};
@@ -63,11 +62,6 @@ impl RemoteService {
             Self::ReceivePack => HOOKS,
         }
     }
-}
-
-thread_local! {
-    /// Current call of this thread, because libgit2 passes no user data to a transport.
-    static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
 }
 
 /// Reason for the end of a call.
@@ -142,6 +136,8 @@ impl Call {
             Ok::<_, FetchError>(value)
         });
         let authorization = authorization.transpose()?;
+        // Fails if the program has installed one, which is the same.
+        drop(rustls::crypto::ring::default_provider().install_default());
         let mut client = Client::builder();
         if authorization.is_some() && Scheme::of(url) == Some(Scheme::Http) {
             // The configuration allows credentials over http only to this machine. A proxy must not
@@ -173,14 +169,6 @@ impl Call {
             largest,
             state: Mutex::default(),
         }))
-    }
-
-    /// Runs a function whose fetches use this call.
-    pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
-        let before = CALL.replace(Some(Arc::clone(self)));
-        let done = work();
-        CALL.set(before);
-        done
     }
 
     /// Returns the reason for which the call ended.
@@ -376,102 +364,58 @@ fn may_follow(attempt: &Attempt<'_>) -> bool {
     is_first && !leaves_https && previous.len() <= REDIRECTS
 }
 
-/// Registers the transport with libgit2. Must run before any fetch, because it changes global state
-/// without synchronization.
-pub(super) fn register() {
-    // Fails if the program has installed one, which is the same.
-    drop(rustls::crypto::ring::default_provider().install_default());
-    for scheme in ["http", "https"] {
-        #[expect(
-            unsafe_code,
-            reason = "libgit2 keeps its transports in a global; nothing was fetched yet"
-        )]
-        let registered = unsafe {
-            git2::transport::register(scheme, |remote| {
-                let call = CALL.with_borrow(Clone::clone);
-                let call = call.ok_or_else(|| git2::Error::from_str("no call is prepared"))?;
-                Transport::smart(remote, true, Subtransport(call))
-            })
-        };
-        if let Err(error) = registered {
-            tracing::warn!(%error, "failed to register the {scheme} transport");
-        }
-    }
-}
-
-struct Subtransport(Arc<Call>);
-
-impl SmartSubtransport for Subtransport {
-    fn action(
-        &self,
-        url: &str,
-        service: Service,
-    ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
-        let is_list = match service {
-            Service::UploadPackLs => true,
-            Service::UploadPack => false,
-            Service::ReceivePackLs | Service::ReceivePack => {
-                return Err(git2::Error::from_str("libgit2 does not push here"));
-            }
-        };
-        Ok(Box::new(Stream {
-            call: Arc::clone(&self.0),
-            url: url.trim_end_matches('/').to_owned(),
-            is_list,
-            request: Vec::new(),
-            response: None,
-            part: Bytes::new(),
-        }))
-    }
-
-    fn close(&self) -> Result<(), git2::Error> {
-        Ok(())
-    }
-}
-
-/// One request and its answer.
-struct Stream {
+/// Requests of one fetch.
+pub(super) struct Fetching {
     call: Arc<Call>,
+    /// URL of the repository.
     url: String,
-    is_list: bool,
-    /// Body of the request, until it is sent.
-    request: Vec<u8>,
+    /// Request that is not sent yet.
+    request: Option<(Request, Vec<u8>)>,
+    /// Answer to the last request.
     response: Option<Response>,
-    /// Received part of the answer that libgit2 has not read.
-    part: Bytes,
+    is_list: bool,
 }
 
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.part.is_empty() {
-            let mut response = match self.response.take() {
-                Some(response) => response,
-                None if self.is_list => {
-                    self.call.references(&self.url, RemoteService::UploadPack)?
-                }
-                None => {
-                    let body = std::mem::take(&mut self.request);
-                    self.call
-                        .negotiate(&self.url, RemoteService::UploadPack, body)?
-                }
-            };
-            self.part = self.call.part(&mut response, self.is_list, SILENCE)?;
-            self.response = Some(response);
+impl Fetching {
+    pub(super) fn new(call: Arc<Call>, url: &str) -> Self {
+        Self {
+            call,
+            url: url.trim_end_matches('/').to_owned(),
+            request: None,
+            response: None,
+            is_list: false,
         }
-        let count = buffer.len().min(self.part.len());
-        let part = self.part.split_to(count);
-        buffer[..count].copy_from_slice(&part);
-        Ok(count)
     }
 }
 
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.request.extend_from_slice(bytes);
-        Ok(bytes.len())
+impl Channel for Fetching {
+    fn begin(&mut self, request: Request) -> io::Result<()> {
+        self.is_list = request == Request::List;
+        self.request = Some((request, Vec::new()));
+        self.response = None;
+        Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.request {
+            Some((Request::Negotiate, body)) => body.extend_from_slice(bytes),
+            _ => return Err(io::Error::other("the request has no body")),
+        }
         Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Bytes> {
+        let service = RemoteService::UploadPack;
+        let mut response = match (self.request.take(), self.response.take()) {
+            (Some((Request::List, _)), _) => self.call.references(&self.url, service)?,
+            (Some((Request::Negotiate, body)), _) => {
+                self.call.negotiate(&self.url, service, body)?
+            }
+            (None, Some(response)) => response,
+            (None, None) => return Err(io::Error::other("there is no request")),
+        };
+        let part = self.call.part(&mut response, self.is_list, SILENCE)?;
+        self.response = Some(response);
+        Ok(part)
     }
 }

@@ -5,7 +5,9 @@ pub mod app;
 pub mod branch_history;
 pub mod budget;
 pub mod change;
+mod channel;
 pub mod fetch;
+mod frames;
 mod history;
 mod https;
 pub mod mirror;
@@ -16,6 +18,7 @@ mod signature;
 mod ssh;
 mod too_large;
 mod tree;
+pub mod unpack;
 mod write;
 
 use std::fmt;
@@ -495,7 +498,12 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// Formats the error of a fetch on one line. It can contain server text of any length.
 fn message(error: &git2::Error) -> String {
-    let text = without_credentials(error.message());
+    readable(error.message())
+}
+
+/// Formats foreign text on one line, without credentials.
+fn readable(text: &str) -> String {
+    let text = without_credentials(text);
     let line = text
         .chars()
         .map(|char| if char.is_control() { ' ' } else { char });

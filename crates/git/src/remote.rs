@@ -2,18 +2,18 @@
 //!
 //! Calls block. The transport has time-outs, and a download has a deadline and a size limit.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use git2::{AutotagOption, FetchOptions, RemoteCallbacks, Repository};
+use git2::Repository;
 use pleach_reconciler::config::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};
+use super::channel::Channel;
 use super::fetch::{Carrier, Failure, Fetch, FetchError, Peer, Received};
 use super::https::{self, RemoteService, Trouble};
 use super::push::{PushError, References, Report};
@@ -23,8 +23,6 @@ use super::{GitError, prefix, ssh};
 pub(super) const DEADLINE: Duration = Duration::from_mins(5);
 /// Default maximum size of one download, in bytes.
 pub(super) const LARGEST: u64 = 1 << 30;
-/// Bytes per object in the index of a pack.
-const INDEXED: u64 = 36;
 /// Credentials as file paths. The files are read for each fetch, so they can be rotated.
 #[derive(Debug, Clone)]
 pub enum Auth {
@@ -187,6 +185,16 @@ pub(super) enum Exceeded {
     Time(String),
 }
 
+impl From<Exceeded> for FetchError {
+    fn from(exceeded: Exceeded) -> Self {
+        let (failure, message) = match exceeded {
+            Exceeded::Size(message) => (Failure::TooLarge, message),
+            Exceeded::Time(message) => (Failure::TooSlow, message),
+        };
+        Self { failure, message }
+    }
+}
+
 /// Describes a download that is larger than `largest` bytes.
 pub(super) fn too_large(largest: u64) -> Exceeded {
     let mebibytes = largest.div_ceil(1 << 20);
@@ -206,14 +214,9 @@ enum Connection {
     Ssh(Arc<ssh::Call>),
 }
 
-/// Connection and limits of a fetch.
+/// Connection of a fetch or a push.
 pub(super) struct Session {
     connection: Connection,
-    time: Duration,
-    deadline: Instant,
-    /// Maximum download, in bytes.
-    largest: u64,
-    exceeded: RefCell<Option<Exceeded>>,
 }
 
 impl Session {
@@ -225,13 +228,12 @@ impl Session {
         authorities: Option<&[u8]>,
         (largest, time): (u64, Duration),
     ) -> Result<Self, FetchError> {
-        let deadline = Instant::now() + time;
         let limits = (largest, time);
         let connection = match credentials {
             Credentials::Ssh { key, known_hosts } => Connection::Ssh(ssh::Call::prepare(
                 url,
                 [&key, &known_hosts],
-                (deadline, time),
+                (Instant::now() + time, time),
             )?),
             Credentials::Authorization(value) => {
                 let call = https::Call::prepare(url, Some(&value), authorities, limits)?;
@@ -244,13 +246,7 @@ impl Session {
                 Connection::Http(https::Call::prepare(url, None, authorities, limits)?)
             }
         };
-        Ok(Self {
-            connection,
-            time,
-            deadline,
-            largest,
-            exceeded: RefCell::default(),
-        })
+        Ok(Self { connection })
     }
 
     fn trouble(&self) -> Option<Trouble> {
@@ -270,54 +266,32 @@ impl Session {
         matches!(&self.connection, Connection::Ssh(call) if !call.is_abandoned())
     }
 
-    /// Returns the limit that the download exceeded.
-    pub(super) fn exceeded(&self) -> Option<Exceeded> {
-        match self.trouble() {
-            Some(Trouble::Exceeded(exceeded)) => Some(exceeded),
-            _ => self.exceeded.borrow().clone(),
+    /// Returns the connection for a fetch of this URL. A folder needs none.
+    pub(super) fn channel(&self, url: &str) -> Option<Box<dyn Channel>> {
+        match &self.connection {
+            Connection::Local => None,
+            Connection::Http(call) => Some(Box::new(https::Fetching::new(Arc::clone(call), url))),
+            Connection::Ssh(call) => Some(Box::new(ssh::Fetching::new(Arc::clone(call)))),
         }
     }
 
-    pub(super) fn fetch(
-        &self,
-        remote: &mut git2::Remote<'_>,
-        refspecs: &[String],
-        shallow: bool,
-    ) -> Result<(), git2::Error> {
-        let mut callbacks = RemoteCallbacks::new();
-        callbacks.transfer_progress(|progress| {
-            let index = INDEXED * progress.total_objects() as u64;
-            let exceeded = if progress.received_bytes() as u64 + index > self.largest {
-                Some(too_large(self.largest))
-            } else if Instant::now() > self.deadline {
-                Some(too_slow(self.time))
-            } else {
-                None
-            };
-            let is_within = exceeded.is_none();
-            *self.exceeded.borrow_mut() = exceeded;
-            is_within
-        });
-        let mut options = FetchOptions::new();
-        options
-            .download_tags(AutotagOption::None)
-            .update_fetchhead(false)
-            .remote_callbacks(callbacks);
-        if shallow {
-            options.depth(1);
+    /// Replaces an error of libgit2 by the reason that the connection knows. Only the connection
+    /// knows whether the server rejected the credentials.
+    pub(super) fn explain(&self, error: FetchError) -> FetchError {
+        if let Some(Trouble::Exceeded(exceeded)) = self.trouble() {
+            return exceeded.into();
         }
-        let mut fetch = || remote.fetch(refspecs, Some(&mut options), None);
-        let fetched = match &self.connection {
-            Connection::Local => fetch(),
-            Connection::Http(call) => call.around(fetch),
-            Connection::Ssh(call) => call.around(fetch),
-        };
-        drop(options);
-        // Our reason for the abort is more specific than libgit2's error.
-        fetched.map_err(|error| match self.reason() {
-            Some(why) => git2::Error::from_str(&why),
-            None => error,
-        })
+        if error.is_beyond() {
+            return error;
+        }
+        FetchError {
+            failure: if self.is_refused() {
+                Failure::Refused
+            } else {
+                Failure::Passing
+            },
+            message: self.reason().unwrap_or(error.message),
+        }
     }
 
     /// Sends a push and returns the report of the server. `request` makes the request from the
@@ -347,9 +321,6 @@ impl Session {
 
     /// Returns the reason for a failed connection, if it is known.
     pub(super) fn reason(&self) -> Option<String> {
-        if let Some(Exceeded::Size(words) | Exceeded::Time(words)) = self.exceeded() {
-            return Some(words);
-        }
         match &self.connection {
             Connection::Local => None,
             Connection::Http(call) => call.trouble().map(|trouble| trouble.words().to_owned()),
@@ -363,13 +334,4 @@ fn secret(path: &Path) -> Result<String, GitError> {
     let bytes = pleach_files::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-/// Registers our transports with libgit2, whose own have no time-outs.
-pub(super) fn register_transports() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        https::register();
-        ssh::register();
-    });
 }

@@ -1,10 +1,9 @@
-//! ssh transport: libgit2 speaks the git protocol over the program `ssh`.
+//! ssh transport: the protocol of git over the program `ssh`.
 //!
 //! OpenSSH supports hashed host names, several keys, revoked keys and certificate authorities, and
 //! operators trust it. It gets one key and the known hosts, but no settings, agent or known hosts
 //! of a user. Unknown or changed host keys are refused.
 
-use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -12,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
+use bytes::Bytes;
 use pleach_reconciler::config::SshAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::GitError;
+use super::channel::{Channel, Request};
 use super::fetch::FetchError;
 use super::https::RemoteService;
 use super::program::{listen, one_line, program};
@@ -27,6 +27,8 @@ use pleach_files::{FileContent, TemporaryFolder};
 const SILENCE: Duration = Duration::from_secs(30);
 /// Number of bytes that a writable pipe accepts at once.
 const PIPE: usize = 4096;
+/// Maximum number of bytes that are read at once.
+const PART: usize = 64 << 10;
 /// How long to wait for the final error message of `ssh`.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Placeholder URL for libgit2. The real address is in the [`Call`].
@@ -55,11 +57,6 @@ const OPTIONS: [&str; 17] = [
     "ServerAliveInterval=10",
     "ServerAliveCountMax=2",
 ];
-
-thread_local! {
-    /// Current call of this thread, because libgit2 passes no user data to a transport.
-    static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
-}
 
 /// Connection parameters for one host.
 pub(super) struct Call {
@@ -102,14 +99,6 @@ impl Call {
             message: Mutex::default(),
             given_up: Mutex::default(),
         }))
-    }
-
-    /// Runs `work` with this call as the current one of the thread.
-    pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
-        CALL.with_borrow_mut(|call| *call = Some(Arc::clone(self)));
-        let done = work();
-        CALL.with_borrow_mut(|call| *call = None);
-        done
     }
 
     /// Returns whether the last connection failed without an answer of the host.
@@ -226,48 +215,43 @@ fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
 }
 
-/// Registers the ssh transport with libgit2. Must run before any fetch, because it changes global
-/// state without synchronization.
-pub(super) fn register() {
-    #[expect(
-        unsafe_code,
-        reason = "libgit2 keeps its transports in a global; nothing was fetched yet"
-    )]
-    let registered = unsafe {
-        git2::transport::register("ssh", |remote| {
-            let call = CALL.with_borrow(Clone::clone);
-            let call =
-                call.ok_or_else(|| git2::Error::from_str("no ssh key is configured for it"))?;
-            Transport::smart(remote, false, Subtransport(call))
-        })
-    };
-    if let Err(error) = registered {
-        tracing::warn!(%error, "failed to register the ssh transport");
+/// Connection of one fetch.
+pub(super) struct Fetching {
+    call: Arc<Call>,
+    stream: Option<Stream>,
+}
+
+impl Fetching {
+    pub(super) fn new(call: Arc<Call>) -> Self {
+        Self { call, stream: None }
+    }
+
+    fn stream(&mut self) -> io::Result<&mut Stream> {
+        let stream = self.stream.as_mut();
+        stream.ok_or_else(|| io::Error::other("there is no connection"))
     }
 }
 
-struct Subtransport(Arc<Call>);
-
-impl SmartSubtransport for Subtransport {
-    fn action(
-        &self,
-        _url: &str,
-        service: Service,
-    ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
-        match service {
-            Service::UploadPackLs | Service::UploadPack => {
-                let stream = self.0.connect(RemoteService::UploadPack);
-                let stream = stream.map_err(|error| git2::Error::from_str(&error.to_string()))?;
-                Ok(Box::new(stream))
-            }
-            Service::ReceivePackLs | Service::ReceivePack => {
-                Err(git2::Error::from_str("libgit2 does not push here"))
-            }
+impl Channel for Fetching {
+    fn begin(&mut self, request: Request) -> io::Result<()> {
+        if request != Request::List {
+            return Err(io::Error::other("the connection has one request"));
         }
+        // The previous program ends before the next one starts.
+        self.stream = None;
+        self.stream = Some(self.call.connect(RemoteService::UploadPack)?);
+        Ok(())
     }
 
-    fn close(&self) -> Result<(), git2::Error> {
-        Ok(())
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream()?.write_all(bytes)
+    }
+
+    fn receive(&mut self) -> io::Result<Bytes> {
+        let mut part = vec![0; PART];
+        let read = self.stream()?.read(&mut part)?;
+        part.truncate(read);
+        Ok(part.into())
     }
 }
 

@@ -51,8 +51,9 @@ const NEVER: [c_long; 37] = [
     libc::SYS_finit_module,
     libc::SYS_kexec_load,
 ];
-/// Calls to connect to servers, or to start and end programs.
-const CLIENTS: [c_long; 17] = [
+/// Calls to connect to servers, to start and end programs, or to leave the process group that is
+/// killed at a deadline.
+const CLIENTS: [c_long; 19] = [
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_connect,
@@ -70,6 +71,8 @@ const CLIENTS: [c_long; 17] = [
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_rt_tgsigqueueinfo,
     libc::SYS_pidfd_send_signal,
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
 ];
 /// Bit of the x32 call numbers, which a filter by number would miss.
 const X32: c_long = 0x4000_0000;
