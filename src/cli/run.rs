@@ -27,7 +27,9 @@ use pleach_controller::server::{
     notifications::{self, Notifier},
     probes,
 };
-use pleach_controller::{Controller, Listener, Repository, Setup, Sharing, statuses::Statuses};
+use pleach_controller::{
+    Controller, EventSender, ReplicaGroup, Repository, Setup, statuses::Statuses,
+};
 use pleach_engine::planning::agent;
 use pleach_engine::{lease::Peers, sync::Claim};
 use pleach_files::sandbox;
@@ -162,32 +164,32 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);
-    let (listener, heard) = Listener::new();
-    let sharing = args.share_in.map(|namespace| {
+    let (events, received) = EventSender::new();
+    let replica_group = args.share_in.map(|namespace| {
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
         connection.context.clone_from(&ctx.settings.context);
-        Sharing::new(connection, namespace)
+        ReplicaGroup::new(connection, namespace)
     });
-    let process = match &sharing {
-        Some(sharing) => format!("replica {}", sharing.replica),
+    let process = match &replica_group {
+        Some(replica_group) => format!("replica {}", replica_group.replica),
         None => format!("pid {}", std::process::id()),
     };
     let setup = Setup {
         repositories: plan.repositories,
-        claim: Claim {
+        lease_identity: Claim {
             who: format!("{} (controller, {process})", person()),
             patience: PATIENCE,
             peers: Peers::default(),
             local: None,
         },
         drift_watch: plan.drift_watch,
-        sharing,
+        replica_group,
         own: own_release(args.own_release)?,
         program: program()?,
         disk: plan.disk,
     };
-    let controller = Controller::new(setup, listener);
+    let controller = Controller::new(setup, events);
     let (statuses, publishers) = Statuses::new(plan.forges, plan.quoting);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
@@ -203,7 +205,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     if let Some(address) = plan.metrics {
         let one = server::listen(address).await?;
         ui.print(format!("metrics: http://{}", one.address));
-        let router = probes::router(controller.pulse(), Arc::clone(&metrics));
+        let router = probes::router(controller.liveness(), Arc::clone(&metrics));
         listening.push((one, router));
     }
     ui.finish()?;
@@ -243,8 +245,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         traces: server::traces::Traces::from_environment()
             .map_err(|error| CliError::new(Kind::Failed, error))?,
     };
-    let (ended, served, (), ()) =
-        tokio::join!(looping, serving, listeners.listen(heard), publishers.run());
+    let listening = listeners.listen(received);
+    let (ended, served, (), ()) = tokio::join!(looping, serving, listening, publishers.run());
     // Let the last notifications be sent.
     while notifying.join_next().await.is_some() {}
     served?;

@@ -11,7 +11,7 @@ use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
 use pleach_controller::{
-    Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup,
+    Controller, ControllerEvent, EventSender, Previewed, ReconcileOutcome, Setup,
     server::{
         hooks::{self, Hook},
         metrics::Metrics,
@@ -42,22 +42,22 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
-    let (listener, _) = Listener::new();
+    let (events, _) = EventSender::new();
     let setup = Setup {
         repositories: Vec::new(),
-        claim: Claim {
+        lease_identity: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
         },
         drift_watch: false,
-        sharing: None,
+        replica_group: None,
         own: None,
         program: "/bin/false".into(),
         disk: Disk::default(),
     };
-    let controller = Controller::new(setup, listener);
+    let controller = Controller::new(setup, events);
     let metrics = Arc::new(Metrics::default());
     let hook = Hook {
         forge,
@@ -66,7 +66,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
     };
     Listeners {
         hooks: hooks::router(vec![hook], controller.trigger(), Arc::clone(&metrics)),
-        probes: probes::router(controller.pulse(), Arc::clone(&metrics)),
+        probes: probes::router(controller.liveness(), Arc::clone(&metrics)),
         metrics,
         _folder: folder,
     }

@@ -122,15 +122,15 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         release: release(),
         kind,
     };
-    traces.hear(&ControllerEvent::ReconcileStarted { release: release() });
-    traces.hear(&ControllerEvent::Planned {
+    traces.process(&ControllerEvent::ReconcileStarted { release: release() });
+    traces.process(&ControllerEvent::Planned {
         release: release(),
         answered: true,
         took: Duration::from_secs(2),
     });
-    traces.hear_sync(&sync(EventKind::Phase(Verb::Apply)));
+    traces.process_sync(&sync(EventKind::Phase(Verb::Apply)));
     for since in [3, 4] {
-        traces.hear_sync(&sync(EventKind::Waiting(
+        traces.process_sync(&sync(EventKind::Waiting(
             StepId(7),
             WaitState {
                 object: ObjectId::new("apps", "Deployment", Some("shop"), "web"),
@@ -139,13 +139,13 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
             },
         )));
     }
-    traces.hear_sync(&sync(EventKind::Done(
+    traces.process_sync(&sync(EventKind::Done(
         StepId(7),
         ObjectId::new("apps", "Deployment", Some("shop"), "web"),
         StepOutcome::Done,
     )));
-    traces.hear_sync(&sync(EventKind::Finished(SyncResult::default())));
-    traces.hear(&ControllerEvent::ReconcileFinished {
+    traces.process_sync(&sync(EventKind::Finished(SyncResult::default())));
+    traces.process(&ControllerEvent::ReconcileFinished {
         release: release(),
         cluster: None,
         revision: "0123abc".to_owned(),
@@ -156,27 +156,27 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         retained: None,
         took: Duration::from_secs(5),
     });
-    traces.hear(&ControllerEvent::SourceUnreachable {
+    traces.process(&ControllerEvent::SourceUnreachable {
         repository: "fleet".to_owned(),
         message: "no route".to_owned(),
     });
     collector.runtime.block_on(traces.end());
 
-    let look = collector.span("look");
-    assert_eq!(attribute(&look, "pleach.environment"), "staging");
-    assert_eq!(attribute(&look, "pleach.release"), "web");
-    assert_eq!(attribute(&look, "pleach.revision"), "0123abc");
-    assert_eq!(attribute(&look, "pleach.result"), "failed");
-    assert_eq!(look["status"]["message"], "Deployment/web: no");
+    let reconcile = collector.span("reconcile");
+    assert_eq!(attribute(&reconcile, "pleach.environment"), "staging");
+    assert_eq!(attribute(&reconcile, "pleach.release"), "web");
+    assert_eq!(attribute(&reconcile, "pleach.revision"), "0123abc");
+    assert_eq!(attribute(&reconcile, "pleach.result"), "failed");
+    assert_eq!(reconcile["status"]["message"], "Deployment/web: no");
     let child_of = |name: &str, parent: &Value| {
         let span = collector.span(name);
         assert_eq!(span["parentSpanId"], parent["spanId"], "{name}");
         assert_eq!(span["traceId"], parent["traceId"], "{name}");
         span
     };
-    let plan = child_of("plan", &look);
+    let plan = child_of("plan", &reconcile);
     assert_eq!(lasted(&plan).as_secs(), 2);
-    let apply = child_of("apply", &look);
+    let apply = child_of("apply", &reconcile);
     let wait = child_of("wait", &apply);
     assert_eq!(
         attribute(&wait, "pleach.object"),
@@ -184,7 +184,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     );
     assert_eq!(lasted(&wait).as_secs(), 3);
     let fetch = collector.span("fetch");
-    assert_ne!(fetch["traceId"], look["traceId"]);
+    assert_ne!(fetch["traceId"], reconcile["traceId"]);
     assert_eq!(fetch["status"]["message"], "no route");
 }
 

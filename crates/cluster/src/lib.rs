@@ -51,7 +51,7 @@ pub use objects::{
 pub use path::ResourcePath;
 pub use registrations::RegistrationList;
 pub use retry::{Retry, Retrying};
-pub use watch::{Depth, Followed, Heard, WatchEvent};
+pub use watch::{Depth, Followed, FollowedPart, WatchEvent};
 
 /// Connection to one cluster under one user agent. Clones are cheap.
 #[derive(Clone)]

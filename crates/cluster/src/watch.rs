@@ -57,11 +57,11 @@ pub enum WatchEvent {
 
 /// Message of an endless watch with lists in parts. A large list is never in memory as a whole.
 #[derive(Clone, PartialEq)]
-pub enum Heard<T = Value> {
+pub enum FollowedPart<T = Value> {
     /// Part of a list; more parts follow. An error discards the parts so far.
     Part(Vec<T>),
     /// Last part of a list. Known objects that are in none of the parts are deleted.
-    Rest(Vec<T>),
+    LastPart(Vec<T>),
     /// An object exists or has changed.
     Applied(T),
     /// An object was deleted or no longer matches.
@@ -90,10 +90,10 @@ impl fmt::Debug for WatchEvent {
     }
 }
 
-impl fmt::Debug for Heard {
+impl fmt::Debug for FollowedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Part(values) | Self::Rest(values) => {
+            Self::Part(values) | Self::LastPart(values) => {
                 f.debug_list().entries(values.iter().map(brief)).finish()
             }
             Self::Applied(value) => write!(f, "Applied({})", brief(value)),
@@ -164,7 +164,7 @@ impl Cluster {
         &self,
         path: &ResourcePath,
         selector: &Selector<'_>,
-    ) -> impl Stream<Item = Result<Heard, ClusterError>> + Send + use<> {
+    ) -> impl Stream<Item = Result<FollowedPart, ClusterError>> + Send + use<> {
         let follow = Follow::new(self, path, selector, Depth::Metadata, Some);
         stream::unfold(follow, |mut follow| async {
             let item = follow.next().await;
@@ -179,16 +179,16 @@ fn following<T: Send>(
     stream::unfold((follow, Vec::new()), |(mut follow, mut listed)| async {
         let item = loop {
             break Ok(match follow.next().await {
-                Ok(Heard::Part(part)) => {
+                Ok(FollowedPart::Part(part)) => {
                     listed.extend(part);
                     continue;
                 }
-                Ok(Heard::Rest(rest)) => {
+                Ok(FollowedPart::LastPart(rest)) => {
                     listed.extend(rest);
                     Followed::Listed(std::mem::take(&mut listed))
                 }
-                Ok(Heard::Applied(value)) => Followed::Applied(value),
-                Ok(Heard::Deleted(value)) => Followed::Deleted(value),
+                Ok(FollowedPart::Applied(value)) => Followed::Applied(value),
+                Ok(FollowedPart::Deleted(value)) => Followed::Deleted(value),
                 Err(error) => {
                     listed.clear();
                     break Err(error);
@@ -425,7 +425,7 @@ impl<T> Follow<T> {
         }
     }
 
-    async fn next(&mut self) -> Result<Heard<T>, ClusterError> {
+    async fn next(&mut self) -> Result<FollowedPart<T>, ClusterError> {
         loop {
             if let Some(pause) = self.pause {
                 sleep(pause).await;
@@ -438,13 +438,13 @@ impl<T> Follow<T> {
                 Ok(Some(WatchEvent::Applied(value))) => {
                     self.failures = 0;
                     if let Some(value) = (self.read)(value) {
-                        return Ok(Heard::Applied(value));
+                        return Ok(FollowedPart::Applied(value));
                     }
                 }
                 Ok(Some(WatchEvent::Deleted(value))) => {
                     self.failures = 0;
                     if let Some(value) = (self.read)(value) {
-                        return Ok(Heard::Deleted(value));
+                        return Ok(FollowedPart::Deleted(value));
                     }
                 }
                 Ok(Some(WatchEvent::Bookmark { .. })) => self.failures = 0,
@@ -466,7 +466,7 @@ impl<T> Follow<T> {
     }
 
     /// Reads the next part of the list. Restarts the list after an error.
-    async fn list(&mut self) -> Result<Heard<T>, ClusterError> {
+    async fn list(&mut self) -> Result<FollowedPart<T>, ClusterError> {
         let token = self.token.take();
         let (watch, read) = (&mut self.watch, self.read);
         let (path, selector) = (&watch.path, &watch.selector());
@@ -488,11 +488,11 @@ impl<T> Follow<T> {
             Ok((items, version, None)) => {
                 self.listed = true;
                 watch.resource_version = version;
-                Ok(Heard::Rest(items))
+                Ok(FollowedPart::LastPart(items))
             }
             Ok((items, _, next)) => {
                 self.token = next;
-                Ok(Heard::Part(items))
+                Ok(FollowedPart::Part(items))
             }
             Err(error) => Err(self.failed(error)),
         }

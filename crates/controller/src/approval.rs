@@ -55,7 +55,7 @@ fn unanswered(mut missing: Reasons, error: &ForgeError) -> Reasons {
 /// Returns the missing approval of a plan, or `None` if it can be executed.
 pub(super) async fn missing(desired: &Target, planned: &Planned) -> Option<Reasons> {
     let missing = lacks(planned)?;
-    let (Some(forge), Some(source)) = (&desired.grant.forge, &desired.source) else {
+    let (Some(forge), Some(source)) = (&desired.source_policy.forge, &desired.source) else {
         return Some(missing);
     };
     match was_merged_knowingly(forge, source, &desired.revision(), &planned.plan).await {
@@ -82,14 +82,14 @@ async fn was_merged_knowingly(
         }
         let account = forge.account().await?;
         let comments = forge.find_comments(pull.number, account, MARKER).await?;
-        let says_so = comments
+        let is_listed = comments
             .iter()
             .filter(|comment| is_applied(comment, &pull))
             .filter_map(|comment| stated(&comment.body))
             .any(|stated| {
                 stated.head == pull.head && stated.effects.get(&release) == Some(&effects)
             });
-        if says_so {
+        if is_listed {
             return Ok(true);
         }
     }
@@ -125,8 +125,8 @@ pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
         None => String::new(),
     };
     let waits = format!("waits for approval of {effects}: {}", difference(plan));
-    let place = desired.store.approval_place(&desired.name);
-    let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
+    let annotation = desired.store.approval_place(&desired.name);
+    let how = format!("to approve it: kubectl annotate --overwrite {annotation}={effects}");
     Some(Reasons {
         message: format!("{waits}{approved}; {how}"),
         public_message: format!("{waits}; {how}"),
@@ -176,10 +176,10 @@ mod tests {
             status: 502,
             message: "no route to 10.0.0.7".to_owned(),
         };
-        let looked = unapproved(&unanswered(missing, &error));
-        assert_eq!(looked.public_message, "waits for approval of e");
-        assert!(looked.message.contains("10.0.0.7"), "{}", looked.message);
-        assert_eq!(looked.condition.unwrap().message, looked.message);
+        let report = unapproved(&unanswered(missing, &error));
+        assert_eq!(report.public_message, "waits for approval of e");
+        assert!(report.message.contains("10.0.0.7"), "{}", report.message);
+        assert_eq!(report.condition.unwrap().message, report.message);
     }
 
     #[rstest]

@@ -16,11 +16,11 @@ pub(super) struct Assigned {
     /// The remote of the repository.
     pub(super) remote: Remote,
     /// Source policy: the cluster and the restrictions.
-    pub(super) grant: Arc<SourcePolicy>,
+    pub(super) source_policy: Arc<SourcePolicy>,
     /// Branch and repository, as text.
     pub(super) origin: String,
     /// The commit, or the reason why there is none.
-    pub(super) what: Assignment,
+    pub(super) what: AssignedCommit,
     /// Error if the repository is unreachable now.
     pub(super) source: Option<String>,
     /// Sequence number of the latest fetch request that this answers.
@@ -31,16 +31,16 @@ pub(super) struct Assigned {
 
 /// Commit of an environment, or the reason why there is none.
 #[derive(Debug, Clone)]
-pub(super) enum Assignment {
+pub(super) enum AssignedCommit {
     /// A commit of its branch.
-    Follow { commit: String, reader: Reader },
+    Followed { commit: String, reader: Reader },
     /// The environment is stalled.
-    Held {
+    Stalled {
         reason: &'static str,
         message: String,
     },
     /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
-    Distrusted { commit: String, message: String },
+    Untrusted { commit: String, message: String },
     /// The repository was not reached yet.
     Unknown,
 }
@@ -49,42 +49,49 @@ impl Assigned {
     /// Returns the facts that decide about an environment.
     pub(super) fn facts(&self, environment: &str) -> AssignmentFacts {
         let commit = match &self.what {
-            Assignment::Follow { commit, reader: _ } => Commit::Followed(commit.clone()),
-            Assignment::Held { reason, message } => Commit::Stalled {
+            AssignedCommit::Followed { commit, reader: _ } => Commit::Followed(commit.clone()),
+            AssignedCommit::Stalled { reason, message } => Commit::Stalled {
                 reason: (*reason).to_owned(),
                 message: message.clone(),
             },
-            Assignment::Distrusted { commit, message } => Commit::Untrusted {
+            AssignedCommit::Untrusted { commit, message } => Commit::Untrusted {
                 commit: commit.clone(),
                 message: message.clone(),
             },
-            Assignment::Unknown => Commit::Unknown,
+            AssignedCommit::Unknown => Commit::Unknown,
         };
         AssignmentFacts {
             commit,
             origin: self.origin.clone(),
-            has_branch: self.grant.source(environment).is_some(),
+            has_branch: self.source_policy.source(environment).is_some(),
             unreachable: self.source.clone(),
             answered: self.answered,
             is_removed: self.is_removed,
-            cluster: self.grant.cluster.clone(),
-            fallback: self.grant.fallback.clone(),
+            cluster: self.source_policy.cluster.clone(),
+            fallback: self.source_policy.fallback.clone(),
         }
     }
 
     /// Returns whether both assign the same content. A recreated mirror does not count as a change.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {
-            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
-            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. })
+            (
+                AssignedCommit::Followed { commit: a, .. },
+                AssignedCommit::Followed { commit: b, .. },
+            )
             | (
-                Assignment::Distrusted { message: a, .. },
-                Assignment::Distrusted { message: b, .. },
+                AssignedCommit::Stalled { message: a, .. },
+                AssignedCommit::Stalled { message: b, .. },
+            )
+            | (
+                AssignedCommit::Untrusted { message: a, .. },
+                AssignedCommit::Untrusted { message: b, .. },
             ) => a == b,
-            (Assignment::Unknown, Assignment::Unknown) => true,
+            (AssignedCommit::Unknown, AssignedCommit::Unknown) => true,
             _ => false,
         };
-        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.origin == other.origin;
+        let is_same_way =
+            Arc::ptr_eq(&self.source_policy, &other.source_policy) && self.origin == other.origin;
         let is_as_new = self.answered == other.answered && self.is_removed == other.is_removed;
         what && is_same_way && is_as_new && self.source == other.source
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_reconciler::{backoff, config::ClaimKey};
+use pleach_reconciler::{backoff, config::EnvironmentKey};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -32,9 +32,9 @@ pub(super) fn after(failures: u32) -> Duration {
 /// Rate-limited trigger of fetches. Any number of webhooks, including redelivered ones, causes one
 /// fetch per period.
 #[derive(Debug)]
-pub(super) struct Triggered {
-    wake: Arc<Notify>,
-    is_woken: bool,
+pub(super) struct FetchTrigger {
+    trigger: Arc<Notify>,
+    is_triggered: bool,
 }
 
 /// Shortest time between two triggered fetches.
@@ -42,25 +42,25 @@ const SPACING: Duration = Duration::from_secs(1);
 /// Longest such time, after slow fetches.
 const LONGEST_SPACING: Duration = Duration::from_secs(30);
 
-impl Triggered {
-    pub(super) fn new(wake: Arc<Notify>) -> Self {
+impl FetchTrigger {
+    pub(super) fn new(trigger: Arc<Notify>) -> Self {
         Self {
-            wake,
-            is_woken: false,
+            trigger,
+            is_triggered: false,
         }
     }
 
     /// Clears the trigger: the fetch that starts now answers it.
-    pub(super) fn is_answered(&mut self) {
-        self.is_woken = false;
+    pub(super) fn clear(&mut self) {
+        self.is_triggered = false;
     }
 
     /// Waits for a trigger and until a fetch is due, by start and duration of the last one.
     /// Cancel-safe: it can be dropped and called again.
-    pub(super) async fn is_due(&mut self, (began, took): (Instant, Duration)) {
-        if !self.is_woken {
-            self.wake.notified().await;
-            self.is_woken = true;
+    pub(super) async fn wait_until_due(&mut self, (began, took): (Instant, Duration)) {
+        if !self.is_triggered {
+            self.trigger.notified().await;
+            self.is_triggered = true;
         }
         let spacing = took.saturating_mul(3).clamp(SPACING, LONGEST_SPACING);
         tokio::time::sleep_until(began + spacing).await;
@@ -69,21 +69,21 @@ impl Triggered {
 
 /// Fetch intervals of the environments of a repository, and their requests for an immediate fetch.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Paces(Arc<PacesInner>);
+pub(super) struct FetchSchedule(Arc<FetchScheduleInner>);
 
 #[derive(Debug, Default)]
-struct PacesInner {
-    intervals: Mutex<BTreeMap<ClaimKey, Duration>>,
+struct FetchScheduleInner {
+    intervals: Mutex<BTreeMap<EnvironmentKey, Duration>>,
     /// Signals a changed interval.
     changed: Notify,
     /// Signals a request for an immediate fetch.
-    asked: Notify,
+    requested: Notify,
     /// Number of requests so far.
-    questions: AtomicU64,
+    requests: AtomicU64,
 }
 
-impl Paces {
-    pub(super) fn set(&self, key: &ClaimKey, interval: Duration) {
+impl FetchSchedule {
+    pub(super) fn set(&self, key: &EnvironmentKey, interval: Duration) {
         let mut intervals = self.lock();
         if intervals.insert(key.clone(), interval) != Some(interval) {
             self.0.changed.notify_one();
@@ -91,7 +91,7 @@ impl Paces {
     }
 
     /// Removes an environment that is no longer synced.
-    pub(super) fn forget(&self, key: &ClaimKey) {
+    pub(super) fn forget(&self, key: &EnvironmentKey) {
         if self.lock().remove(key).is_some() {
             self.0.changed.notify_one();
         }
@@ -106,23 +106,23 @@ impl Paces {
     }
 
     /// Requests an immediate fetch. Returns the sequence number of the request.
-    pub(super) fn ask(&self) -> u64 {
-        let question = self.0.questions.fetch_add(1, Ordering::Relaxed) + 1;
-        self.0.asked.notify_one();
-        question
+    pub(super) fn request_fetch(&self) -> u64 {
+        let request = self.0.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        self.0.requested.notify_one();
+        request
     }
 
     /// Returns the number of requests so far. A fetch that starts afterwards answers all of them.
-    pub(super) fn questions(&self) -> u64 {
-        self.0.questions.load(Ordering::Relaxed)
+    pub(super) fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
     }
 
     /// Waits for a request.
-    pub(super) async fn asked(&self) {
-        self.0.asked.notified().await;
+    pub(super) async fn requested(&self) {
+        self.0.requested.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClaimKey, Duration>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<EnvironmentKey, Duration>> {
         self.0
             .intervals
             .lock()
@@ -146,12 +146,12 @@ mod tests {
     async fn repeated_webhooks_cause_one_fetch_per_period() {
         for (took, seconds) in [(0, 1), (1, 3), (60, 30)] {
             let took = Duration::from_secs(took);
-            let wake = Arc::new(Notify::new());
-            let mut triggered = Triggered::new(Arc::clone(&wake));
+            let trigger = Arc::new(Notify::new());
+            let mut triggered = FetchTrigger::new(Arc::clone(&trigger));
             let mut sending = tokio::task::JoinSet::new();
             sending.spawn(async move {
                 loop {
-                    wake.notify_one();
+                    trigger.notify_one();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             });
@@ -160,10 +160,10 @@ mod tests {
             for _ in 0..10 {
                 // The wait is interrupted, and no trigger gets lost.
                 let moment = Duration::from_millis(100);
-                let early = tokio::time::timeout(moment, triggered.is_due((last, took)));
+                let early = tokio::time::timeout(moment, triggered.wait_until_due((last, took)));
                 assert!(early.await.is_err());
-                triggered.is_due((last, took)).await;
-                triggered.is_answered();
+                triggered.wait_until_due((last, took)).await;
+                triggered.clear();
                 last = Instant::now();
             }
             let passed = began.elapsed().as_secs_f64();
@@ -175,11 +175,13 @@ mod tests {
     async fn a_webhook_after_a_pause_is_answered_immediately() {
         let began = Instant::now();
         tokio::time::advance(Duration::from_mins(1)).await;
-        let wake = Arc::new(Notify::new());
-        let mut triggered = Triggered::new(Arc::clone(&wake));
-        wake.notify_one();
-        let asked = Instant::now();
-        triggered.is_due((began, Duration::from_secs(1))).await;
-        assert_eq!(asked.elapsed(), Duration::ZERO);
+        let trigger = Arc::new(Notify::new());
+        let mut triggered = FetchTrigger::new(Arc::clone(&trigger));
+        trigger.notify_one();
+        let requested = Instant::now();
+        triggered
+            .wait_until_due((began, Duration::from_secs(1)))
+            .await;
+        assert_eq!(requested.elapsed(), Duration::ZERO);
     }
 }

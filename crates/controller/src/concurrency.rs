@@ -11,26 +11,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::run::Target;
-use super::{ControllerEvent, Listener};
+use super::{ControllerEvent, EventSender};
 use pleach_cluster::{Class, Cluster, ClusterError, Retry};
 
 /// Number of concurrent observations and plans, limited because their data uses memory. Execution
 /// and waits need no permit.
-const ROOM: usize = 16;
+const PERMITS: usize = 16;
 /// Share of these permits per API server, so that others make progress while one is slow or not yet
 /// known to be silent.
-const SHARE: usize = 10;
+const PERMITS_PER_SERVER: usize = 10;
 /// Number of concurrent probes of a silent API server.
-const ASKING: usize = 4;
+const PROBES: usize = 4;
 /// Time limit of such a probe.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of releases in an environment from which reads are shared.
-const MANY: usize = 8;
+const LARGE_ENVIRONMENT: usize = 8;
 
 /// Source of reconcile permits. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct ReconcilePermits {
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     servers: Arc<Mutex<BTreeMap<String, Arc<Server>>>>,
     queue: Queue,
 }
@@ -39,7 +39,7 @@ pub(super) struct ReconcilePermits {
 #[derive(Debug, Clone)]
 struct Queue {
     waiting: Arc<AtomicUsize>,
-    listener: Listener,
+    events: EventSender,
 }
 
 /// One waiting release.
@@ -48,8 +48,8 @@ struct Queued<'a>(&'a Queue);
 /// State of an API server.
 #[derive(Debug)]
 struct Server {
-    share: Arc<Semaphore>,
-    asking: Semaphore,
+    permits: Arc<Semaphore>,
+    probes: Semaphore,
     /// Whether the last request got no answer.
     is_silent: AtomicBool,
 }
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     fn report(&self, waiting: usize) {
-        self.listener
+        self.events
             .report(ControllerEvent::QueueChanged { waiting });
     }
 }
@@ -76,8 +76,8 @@ impl Drop for Queued<'_> {
 impl Default for Server {
     fn default() -> Self {
         Self {
-            share: Arc::new(Semaphore::new(SHARE)),
-            asking: Semaphore::new(ASKING),
+            permits: Arc::new(Semaphore::new(PERMITS_PER_SERVER)),
+            probes: Semaphore::new(PROBES),
             is_silent: AtomicBool::new(false),
         }
     }
@@ -89,25 +89,25 @@ pub(super) struct ReconcilePermit {
     /// Client for reads.
     pub(super) cluster: Cluster,
     server: Arc<Server>,
-    _room: [Option<OwnedSemaphorePermit>; 2],
+    _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl ReconcilePermits {
     /// Creates the permits. The listener receives the queue depth.
-    pub(super) fn new(listener: Listener) -> Self {
+    pub(super) fn new(events: EventSender) -> Self {
         Self {
-            room: Arc::new(Semaphore::new(ROOM)),
+            permits: Arc::new(Semaphore::new(PERMITS)),
             servers: Arc::default(),
             queue: Queue {
                 waiting: Arc::default(),
-                listener,
+                events,
             },
         }
     }
 
     /// Waits for a permit. Shared answers must have been requested at `since` or later; `None`
     /// means now. A silent server is probed without a permit, and its error is returned.
-    pub(super) async fn begin(
+    pub(super) async fn acquire(
         &self,
         desired: &Target,
         since: Option<Instant>,
@@ -115,18 +115,18 @@ impl ReconcilePermits {
         let since = since.unwrap_or_else(Instant::now);
         let server = self.server(desired.cluster.server());
         let queued = self.queue.join();
-        let room = loop {
-            server.answers(&desired.cluster).await?;
+        let permits = loop {
+            server.probe_if_silent(&desired.cluster).await?;
             // The semaphores are never closed.
-            let share = Arc::clone(&server.share).acquire_owned().await.ok();
-            let room = Arc::clone(&self.room).acquire_owned().await.ok();
+            let server_permits = Arc::clone(&server.permits).acquire_owned().await.ok();
+            let permits = Arc::clone(&self.permits).acquire_owned().await.ok();
             if !server.is_silent.load(Ordering::Relaxed) {
-                break [share, room];
+                break [server_permits, permits];
             }
         };
         drop(queued);
         let cluster = desired.cluster.clone();
-        let cluster = if desired.loaded.rendered.len() < MANY {
+        let cluster = if desired.loaded.rendered.len() < LARGE_ENVIRONMENT {
             cluster
         } else {
             // Renew shared answers now and then, because runs keep writing.
@@ -136,7 +136,7 @@ impl ReconcilePermits {
         Ok(ReconcilePermit {
             cluster,
             server,
-            _room: room,
+            _permits: permits,
         })
     }
 
@@ -152,17 +152,17 @@ impl ReconcilePermits {
 
 impl Server {
     /// Returns once the server answers. Fails if it is still silent.
-    async fn answers(&self, cluster: &Cluster) -> Result<(), ClusterError> {
+    async fn probe_if_silent(&self, cluster: &Cluster) -> Result<(), ClusterError> {
         if !self.is_silent.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let _turn = self.asking.acquire().await;
+        let _permit = self.probes.acquire().await;
         if !self.is_silent.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let retry = Retry::until(Instant::now() + PATIENCE);
-        let asked = cluster.clone().with_retry(retry).ask_version().await;
-        match asked {
+        let retry = Retry::until(Instant::now() + PROBE_TIMEOUT);
+        let answer = cluster.clone().with_retry(retry).ask_version().await;
+        match answer {
             Err(error) if is_silence(&error) => Err(error),
             Ok(_) | Err(_) => {
                 self.is_silent.store(false, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Server {
 
 impl ReconcilePermit {
     /// Records whether the API server answered.
-    pub(super) fn heard(&self, error: Option<&ClusterError>) {
+    pub(super) fn record_answer(&self, error: Option<&ClusterError>) {
         let is_silent = error.is_some_and(is_silence);
         self.server.is_silent.store(is_silent, Ordering::Relaxed);
     }
@@ -194,16 +194,16 @@ mod tests {
 
     #[test]
     fn the_queue_depth_is_reported() {
-        let (listener, mut heard) = Listener::new();
-        let sights = ReconcilePermits::new(listener);
-        let first = sights.queue.join();
-        let second = sights.queue.join();
+        let (events, mut receivers) = EventSender::new();
+        let permits = ReconcilePermits::new(events);
+        let first = permits.queue.join();
+        let second = permits.queue.join();
         drop(first);
         drop(second);
-        let mut told = Vec::new();
-        while let Ok(ControllerEvent::QueueChanged { waiting }) = heard.events.try_recv() {
-            told.push(waiting);
+        let mut depths = Vec::new();
+        while let Ok(ControllerEvent::QueueChanged { waiting }) = receivers.events.try_recv() {
+            depths.push(waiting);
         }
-        assert_eq!(told, [1, 2, 1, 0]);
+        assert_eq!(depths, [1, 2, 1, 0]);
     }
 }

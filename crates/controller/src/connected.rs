@@ -23,7 +23,7 @@ type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
 /// A cluster connection with its watches.
 pub(super) struct Connected {
-    pub(super) grant: Arc<SourcePolicy>,
+    pub(super) source_policy: Arc<SourcePolicy>,
     pub(super) context: Option<String>,
     /// Fingerprint of the kubeconfig it was made from.
     pub(super) kubeconfig: Option<Digest>,
@@ -40,25 +40,25 @@ pub(super) struct Connected {
 struct Known {
     requests: UserRequests,
     /// State that dependent releases wait for: readiness and commit.
-    standing: Option<(bool, Option<String>)>,
+    dependency_state: Option<(bool, Option<String>)>,
 }
 
 impl Connected {
     /// Connects according to the source policy; for a local run, to `context`.
     pub(super) async fn open(
         shared: &Shared,
-        grant: &Arc<SourcePolicy>,
+        source_policy: &Arc<SourcePolicy>,
         context: Option<String>,
         kubeconfig: Option<Digest>,
     ) -> Result<Self, String> {
-        let mut connection = grant.connection.clone();
+        let mut connection = source_policy.connection.clone();
         connection.context.clone_from(&context);
         connection.user_agent = agent(None);
         let connecting = Cluster::connect(&connection).await;
         let cluster = connecting.map_err(|error| words(&error))?;
         let members = shared.watches.on((connection, kubeconfig), &cluster);
         Ok(Self {
-            grant: Arc::clone(grant),
+            source_policy: Arc::clone(source_policy),
             context,
             kubeconfig,
             cluster,
@@ -73,7 +73,7 @@ impl Connected {
         let Some(known) = self.kubeconfig else {
             return false;
         };
-        match self.grant.connection.fingerprint().await {
+        match self.source_policy.connection.fingerprint().await {
             Ok(now) => now != Some(known),
             Err(error) => {
                 tracing::warn!(
@@ -122,17 +122,18 @@ impl Connected {
     /// Records the state of a release, and returns the changes.
     pub(super) fn record_change(&mut self, release: ReleaseSummary) -> RecordChange {
         let name = release.name.release.clone();
-        let standing = release.record.ok().map(|record| {
+        let dependency_state = release.record.ok().map(|record| {
             let installed = record.installed.map(|installed| installed.revision);
             (record.ready && record.applying.is_none(), installed)
         });
         let requests = release.user_requests;
         let now = Known {
             requests: requests.clone(),
-            standing: standing.clone(),
+            dependency_state: dependency_state.clone(),
         };
         let known = self.known.insert(release.name, now);
-        let affects_dependents = known.as_ref().map(|known| &known.standing) != Some(&standing);
+        let affects_dependents =
+            known.as_ref().map(|known| &known.dependency_state) != Some(&dependency_state);
         // A new release can already have pending requests.
         let known = known.map(|known| known.requests).unwrap_or_default();
         let is_other = known.suspend != requests.suspend || known.approved != requests.approved;

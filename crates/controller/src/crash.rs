@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_model::object::Digest;
-use pleach_reconciler::{config::ClaimKey, environment::Crash, stall::Stall};
+use pleach_reconciler::{config::EnvironmentKey, environment::Crash, stall::Stall};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff;
 use super::clock::Clock;
-use super::read::of_commit;
+use super::loader::of_commit;
 use pleach_files::FileContent;
 
 /// Version of the file.
@@ -30,9 +30,9 @@ const VERSION: u32 = 2;
 /// The largest file, in bytes.
 const FILE: u64 = 4 << 10;
 /// Longest wait of a suspect for other suspects.
-const PATIENCE: Duration = Duration::from_mins(2);
+const SUSPECT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Longest random delay of a suspect before that wait.
-const SPREAD: Duration = Duration::from_secs(5);
+const SUSPECT_DELAY: Duration = Duration::from_secs(5);
 
 /// Crash records of this host. Clones share the permit of suspects.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ fn read(file: &Path) -> Option<Content> {
 /// The cause is the only commit in progress, or the only one of a suspect. A suspect that is counted
 /// wrongly waits once: the real cause is a suspect after that. Otherwise the cause is unknown, and no
 /// commit waits.
-fn judge(records: &mut [Content]) {
+fn count_crashes(records: &mut [Content]) {
     let open = records.iter().filter(|record| record.is_open);
     let (suspects, others): (Vec<_>, Vec<_>) = open.partition(|record| record.is_suspect);
     let (suspects, all) = (suspects.len(), suspects.len() + others.len());
@@ -146,7 +146,7 @@ impl Crashes {
             .filter_map(|file| read(&file).map(|content| (file, content)))
             .filter(|(_, content)| !is_of_another(content.process))
             .unzip();
-        judge(&mut records);
+        count_crashes(&mut records);
         for (file, record) in paths.iter().zip(records) {
             let record = Content {
                 process: std::process::id(),
@@ -189,8 +189,8 @@ impl Crashed {
 
 impl Attempt {
     /// Reads the crash record of an environment.
-    pub(super) fn of(crashes: &Crashes, url: &str, key: &ClaimKey) -> Self {
-        let ClaimKey {
+    pub(super) fn of(crashes: &Crashes, url: &str, key: &EnvironmentKey) -> Self {
+        let EnvironmentKey {
             environment,
             cluster,
         } = key;
@@ -203,10 +203,10 @@ impl Attempt {
         } = crashes;
         let file = folder.join(format!("{prefix}{name}.json"));
         // Records of this process are those that were judged at its start.
-        let judged = read(&file).filter(|content| content.process == std::process::id());
+        let counted = read(&file).filter(|content| content.process == std::process::id());
         let state = State {
-            is_suspect: judged.as_ref().is_some_and(|content| content.is_suspect),
-            crashed: judged
+            is_suspect: counted.as_ref().is_some_and(|content| content.is_suspect),
+            crashed: counted
                 .filter(|content| content.crashes > 0)
                 .map(|content| Crashed::of(content.commit, content.crashes)),
             open: None,
@@ -250,9 +250,12 @@ impl Attempt {
             return own;
         }
         // The order is random, so that a slow suspect is not first after each crash.
-        sleep(SPREAD.mul_f64(backoff::random())).await;
+        sleep(SUSPECT_DELAY.mul_f64(backoff::random())).await;
         let waiting = Arc::clone(&self.0.suspects).acquire_owned();
-        timeout(PATIENCE, waiting).await.ok().and_then(Result::ok)
+        timeout(SUSPECT_TIMEOUT, waiting)
+            .await
+            .ok()
+            .and_then(Result::ok)
     }
 
     /// Records the start of processing a commit, before anything is rendered.
@@ -305,7 +308,7 @@ impl Attempt {
     }
 
     /// Removes the record while nothing can be planned. [`Self::record`] writes it again.
-    pub(super) fn pause(&self) {
+    pub(super) fn suspend_record(&self) {
         let mut state = self.lock();
         if let Some(open) = &mut state.open {
             open.is_recorded = false;

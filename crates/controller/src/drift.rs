@@ -25,41 +25,43 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::scopes::{Scope, Scopes};
-use self::subscription::Mailbox;
-use super::environment::pass_on;
-use pleach_cluster::{Class, Cluster, ClusterError, Connection, Heard, ResourcePath, Selector};
+use self::subscription::EventBuffer;
+use super::environment::propagate_panic;
+use pleach_cluster::{
+    Class, Cluster, ClusterError, Connection, FollowedPart, ResourcePath, Selector,
+};
 use pleach_engine::words;
 
-pub(super) use self::subscription::Left;
+pub(super) use self::subscription::AppliedState;
 
 /// Delay before a forbidden watch is retried.
 const FORBIDDEN: Duration = Duration::from_mins(10);
 /// Limit on watched runtime objects per release. The interval finds changes of the others.
-const EXPECTED: usize = 16;
+const MAX_RUNTIME_OBJECTS: usize = 16;
 /// Window in which changes are combined into one reconcile.
-const GATHER: Duration = Duration::from_millis(50);
+const BATCH: Duration = Duration::from_millis(50);
 
 /// Members on all connections; `None` if watches are disabled.
 #[derive(Debug, Clone)]
-pub(super) struct Watches(Option<Known>);
+pub(super) struct Watches(Option<KnownConnections>);
 
 /// Identity of a connection with its members.
-type Member = (Made, Weak<Inner>);
+type Member = (ConnectionKey, Weak<Inner>);
 
 /// Connections with subscribed members.
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownConnections {
     members: Arc<Mutex<Vec<Member>>>,
     /// Channel for new connections that are not watched yet.
-    unfollowed: mpsc::UnboundedSender<Asked>,
+    new_requests: mpsc::UnboundedSender<WatchRequest>,
 }
 
 /// A connection with the fingerprint of its kubeconfig. A changed kubeconfig makes another
 /// connection.
-type Made = (Connection, Option<Digest>);
+type ConnectionKey = (Connection, Option<Digest>);
 
 /// Members with the connection that they are on.
-pub(super) type Asked = (Members, Cluster);
+pub(super) type WatchRequest = (Members, Cluster);
 
 /// Members of all releases on one connection.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +76,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    listeners: HashMap<ObjectId, Vec<Arc<Mailbox>>>,
+    subscribers: HashMap<ObjectId, Vec<Arc<EventBuffer>>>,
     kinds: BTreeMap<GroupKind, Kind>,
     expected: BTreeMap<ObjectId, Expected>,
 }
@@ -99,7 +101,7 @@ struct Kind {
 }
 
 impl Drop for Members {
-    /// Wakes the watch task when the last subscriber is dropped. On the single thread of the
+    /// Triggers the watch task when the last subscriber is dropped. On the single thread of the
     /// controller, the task runs after this drop.
     fn drop(&mut self) {
         if Arc::strong_count(&self.0) == 2 {
@@ -112,63 +114,73 @@ impl Drop for Members {
 #[derive(Debug)]
 pub(super) struct Subscription {
     members: Members,
-    mailbox: Arc<Mailbox>,
+    buffer: Arc<EventBuffer>,
     ids: BTreeSet<ObjectId>,
     expected: BTreeSet<ObjectId>,
 }
 
 /// Stream of changes in a scope. The last part of a list comes with the ids of the earlier parts.
-type Changes = LocalBoxStream<'static, (Scope, Result<Heard, ClusterError>, BTreeSet<ObjectId>)>;
+type Changes = LocalBoxStream<
+    'static,
+    (
+        Scope,
+        Result<FollowedPart, ClusterError>,
+        BTreeSet<ObjectId>,
+    ),
+>;
 
 impl Watches {
     /// Creates the watches, if enabled, and the receiver for [`follow_all`].
-    pub(super) fn new(is_enabled: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
-        let (unfollowed, asked) = mpsc::unbounded_channel();
-        let known = Known {
+    pub(super) fn new(is_enabled: bool) -> (Self, mpsc::UnboundedReceiver<WatchRequest>) {
+        let (new_requests, requests) = mpsc::unbounded_channel();
+        let known = KnownConnections {
             members: Arc::default(),
-            unfollowed,
+            new_requests,
         };
-        (Self(is_enabled.then_some(known)), asked)
+        (Self(is_enabled.then_some(known)), requests)
     }
 
     /// Returns the members on a connection.
-    pub(super) fn on(&self, made: Made, cluster: &Cluster) -> Option<Members> {
+    pub(super) fn on(&self, key: ConnectionKey, cluster: &Cluster) -> Option<Members> {
         let known = self.0.as_ref()?;
-        let (members, is_new) = known.on(made);
+        let (members, is_new) = known.on(key);
         if is_new {
             // The receiver is gone only at shutdown.
-            drop(known.unfollowed.send((members.clone(), cluster.clone())));
+            drop(known.new_requests.send((members.clone(), cluster.clone())));
         }
         Some(members)
     }
 }
 
-impl Known {
+impl KnownConnections {
     /// Returns the members on a connection, and whether they are new.
-    fn on(&self, made: Made) -> (Members, bool) {
+    fn on(&self, key: ConnectionKey) -> (Members, bool) {
         let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, members)| members.strong_count() > 0);
-        let found = known.iter().find(|(one, _)| *one == made);
+        let found = known.iter().find(|(one, _)| *one == key);
         if let Some(members) = found.and_then(|(_, members)| members.upgrade()) {
             return (Members(members), false);
         }
         let members = Members::default();
-        known.push((made, Arc::downgrade(&members.0)));
+        known.push((key, Arc::downgrade(&members.0)));
         (members, true)
     }
 }
 
 /// Watches the members of all connections until shutdown. A watch can outlive the environment that
 /// connected first.
-pub(super) async fn follow_all(mut asked: mpsc::UnboundedReceiver<Asked>, stop: CancellationToken) {
+pub(super) async fn follow_all(
+    mut requests: mpsc::UnboundedReceiver<WatchRequest>,
+    stop: CancellationToken,
+) {
     let mut following = JoinSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            Some((members, cluster)) = asked.recv() => {
+            Some((members, cluster)) = requests.recv() => {
                 following.spawn_local(members.follow(cluster, stop.clone()));
             }
-            Some(ended) = following.join_next() => pass_on(ended),
+            Some(ended) = following.join_next() => propagate_panic(ended),
         }
     }
 }
@@ -187,7 +199,7 @@ impl Members {
     pub(super) fn subscribe(&self, manager: String) -> Subscription {
         Subscription {
             members: self.clone(),
-            mailbox: Arc::new(Mailbox::new(manager)),
+            buffer: Arc::new(EventBuffer::new(manager)),
             ids: BTreeSet::new(),
             expected: BTreeSet::new(),
         }
@@ -202,11 +214,11 @@ impl Members {
                 // No subscriber is left.
                 return;
             }
-            let begun = {
+            let started = {
                 let state = self.lock();
                 scopes.adjust(&state.kinds, &state.expected, Instant::now())
             };
-            for (scope, ending) in begun {
+            for (scope, ending) in started {
                 changes.push(follow(&cluster, scope, ending));
             }
             let retry = scopes.retry_at();
@@ -216,7 +228,7 @@ impl Members {
                     () = self.0.changed.notified() => break,
                     () = until(retry) => break,
                     Some((scope, change, parts)) = changes.next(), if !changes.is_empty() => {
-                        if self.hear(&scope, change, &parts) {
+                        if self.receive(&scope, change, &parts) {
                             scopes.close(scope, Instant::now() + FORBIDDEN);
                             break;
                         }
@@ -227,10 +239,10 @@ impl Members {
     }
 
     /// Distributes an event to the releases. Returns true if the watch has ended.
-    fn hear(
+    fn receive(
         &self,
         scope: &Scope,
-        change: Result<Heard, ClusterError>,
+        change: Result<FollowedPart, ClusterError>,
         parts: &BTreeSet<ObjectId>,
     ) -> bool {
         let report = |value: &Value| {
@@ -239,16 +251,16 @@ impl Members {
             id
         };
         match change {
-            Ok(Heard::Applied(value)) => {
+            Ok(FollowedPart::Applied(value)) => {
                 let id = report(&value);
-                self.stir(&id);
+                self.record_write(&id);
             }
             // The object is deleted or lost its label.
-            Ok(Heard::Deleted(value)) => self.report(&id_of(&scope.path, &value), None),
-            Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(report(value))),
-            Ok(Heard::Rest(values)) => {
-                self.note(scope, true);
-                let mut missing = self.within(scope);
+            Ok(FollowedPart::Deleted(value)) => self.report(&id_of(&scope.path, &value), None),
+            Ok(FollowedPart::Part(values)) => values.iter().for_each(|value| drop(report(value))),
+            Ok(FollowedPart::LastPart(values)) => {
+                self.set_served(scope, true);
+                let mut missing = self.members_in(scope);
                 missing.retain(|id| !parts.contains(id));
                 for value in &values {
                     missing.remove(&report(value));
@@ -264,7 +276,7 @@ impl Members {
             // The watch restarts by itself, with a list.
             Err(error) => {
                 if error.class() == Some(&Class::KindNotServed) && scope.name.is_none() {
-                    self.note(scope, false);
+                    self.set_served(scope, false);
                 }
                 tracing::debug!(%scope, error = %words(&error), "the watch failed");
             }
@@ -274,21 +286,21 @@ impl Members {
 
     fn report(&self, id: &ObjectId, live: Option<&Value>) {
         let state = self.lock();
-        for mailbox in state.listeners.get(id).into_iter().flatten() {
-            mailbox.hear(id, live.map(|live| &live["metadata"]));
+        for buffer in state.subscribers.get(id).into_iter().flatten() {
+            buffer.receive(id, live.map(|live| &live["metadata"]));
         }
     }
 
     /// Notifies the releases of a write to an object.
-    fn stir(&self, id: &ObjectId) {
+    fn record_write(&self, id: &ObjectId) {
         let state = self.lock();
-        for mailbox in state.listeners.get(id).into_iter().flatten() {
-            mailbox.stirred(id);
+        for buffer in state.subscribers.get(id).into_iter().flatten() {
+            buffer.record_write(id);
         }
     }
 
     /// Records whether a kind is still served at the watched path.
-    fn note(&self, scope: &Scope, is_served: bool) {
+    fn set_served(&self, scope: &Scope, is_served: bool) {
         let mut state = self.lock();
         if let Some(kind) = state.kinds.get_mut(&scope.path.group_kind())
             && kind.path.as_ref() == Some(&scope.path)
@@ -298,7 +310,7 @@ impl Members {
     }
 
     /// Returns the members that a list of the scope would contain.
-    fn within(&self, scope: &Scope) -> BTreeSet<ObjectId> {
+    fn members_in(&self, scope: &Scope) -> BTreeSet<ObjectId> {
         let kind = scope.path.group_kind();
         let state = self.lock();
         let is_within = |id: &&ObjectId| {
@@ -309,7 +321,12 @@ impl Members {
                     None => !state.expected.contains_key(*id),
                 }
         };
-        state.listeners.keys().filter(is_within).cloned().collect()
+        state
+            .subscribers
+            .keys()
+            .filter(is_within)
+            .cloned()
+            .collect()
     }
 }
 
@@ -320,29 +337,29 @@ impl Subscription {
     }
 
     /// Replaces the subscribed objects at the start of a reconcile. Events are buffered until
-    /// [`Subscription::settle`]. Returns the objects with changes found before.
-    pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+    /// [`Subscription::finish`]. Returns the objects with changes found before.
+    pub(super) fn start(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let mut state = self.members.lock();
         let mut is_other = false;
         // An object of a manifest is no longer a runtime object.
         for id in self.expected.extract_if(.., |id| ids.contains(id)) {
-            state.forget(&id, &self.mailbox);
+            state.forget(&id, &self.buffer);
             is_other = true;
         }
         for id in self.ids.difference(&ids) {
-            state.remove(id, &self.mailbox);
+            state.remove(id, &self.buffer);
             is_other = true;
         }
         for id in ids.difference(&self.ids) {
-            state.add(id, &self.mailbox);
+            state.add(id, &self.buffer);
             is_other = true;
         }
         drop(state);
         if is_other {
-            self.mailbox.expect(&self.expected);
+            self.buffer.expect(&self.expected);
         }
         self.ids = ids;
-        let changed = self.mailbox.begin();
+        let changed = self.buffer.start();
         if is_other {
             self.members.0.changed.notify_one();
         }
@@ -358,8 +375,8 @@ impl Subscription {
             let Some(kind) = state.kinds.get_mut(&path.group_kind()) else {
                 continue;
             };
-            let is_elsewhere = kind.path.as_ref() != Some(&path);
-            if kind.path.is_none() || kind.is_unserved && is_elsewhere {
+            let is_other_path = kind.path.as_ref() != Some(&path);
+            if kind.path.is_none() || kind.is_unserved && is_other_path {
                 kind.path = Some(path);
                 kind.is_unserved = false;
                 is_new = true;
@@ -376,20 +393,20 @@ impl Subscription {
     pub(super) fn expect(&mut self, objects: BTreeMap<ObjectId, ResourcePath>) {
         let objects = objects.into_iter();
         let objects = objects.filter(|(id, _)| !self.ids.contains(id));
-        let objects: BTreeMap<ObjectId, ResourcePath> = objects.take(EXPECTED).collect();
+        let objects: BTreeMap<ObjectId, ResourcePath> = objects.take(MAX_RUNTIME_OBJECTS).collect();
         let ids: BTreeSet<ObjectId> = objects.keys().cloned().collect();
         if ids == self.expected {
             return;
         }
         let mut state = self.members.lock();
         for id in &self.expected {
-            state.forget(id, &self.mailbox);
+            state.forget(id, &self.buffer);
         }
         for (id, path) in objects {
-            state.expect(&id, path, &self.mailbox);
+            state.expect(&id, path, &self.buffer);
         }
         drop(state);
-        self.mailbox.expect(&ids);
+        self.buffer.expect(&ids);
         self.expected = ids;
         self.members.0.changed.notify_one();
     }
@@ -399,9 +416,9 @@ impl Subscription {
         !self.expected.is_disjoint(ids)
     }
 
-    /// Ends the buffering after a reconcile. `left` is the new state of the objects, if it changed.
-    pub(super) fn settle(&self, left: Option<Left>) {
-        self.mailbox.settle(left);
+    /// Ends the buffering after a reconcile. `applied` is the new state of the objects, if it changed.
+    pub(super) fn finish(&self, applied: Option<AppliedState>) {
+        self.buffer.finish(applied);
     }
 
     /// Returns the API path of a kind, if known.
@@ -410,38 +427,42 @@ impl Subscription {
     }
 
     /// Marks all objects for a readiness check.
-    pub(super) fn stir(&self) {
-        self.mailbox.stir();
+    pub(super) fn check_all(&self) {
+        self.buffer.check_all();
     }
 
     /// Waits until objects need a readiness check or until `due`, and returns the objects. Written
-    /// objects are returned only after `calm` has passed.
-    pub(super) async fn stirred(&self, calm: Duration, due: Option<Instant>) -> BTreeSet<ObjectId> {
-        let stirred = async {
+    /// objects are returned only after `debounce` has passed.
+    pub(super) async fn written(
+        &self,
+        debounce: Duration,
+        due: Option<Instant>,
+    ) -> BTreeSet<ObjectId> {
+        let written = async {
             // The delay counts from the first write, even if the release is reconciled meanwhile.
-            let since = self.mailbox.is_stirred().await;
-            sleep_until(since + calm).await;
+            let since = self.buffer.wait_until_written().await;
+            sleep_until(since + debounce).await;
         };
         tokio::select! {
-            () = stirred => {}
+            () = written => {}
             () = until(due) => {}
         }
-        self.mailbox.take_stirred()
+        self.buffer.take_written()
     }
 
     /// Treats every further event of the objects as a change.
-    pub(super) fn alert(&self) {
-        self.mailbox.alert();
+    pub(super) fn count_every_event(&self) {
+        self.buffer.count_every_event();
     }
 
-    /// Waits for changed objects, at least until `calm_at`, and returns them. Objects that were
+    /// Waits for changed objects, at least until `debounce_until`, and returns them. Objects that were
     /// changed back meanwhile are not included.
-    pub(super) async fn changes(&self, calm_at: Instant) -> BTreeSet<ObjectId> {
+    pub(super) async fn changes(&self, debounce_until: Instant) -> BTreeSet<ObjectId> {
         loop {
-            self.mailbox.changed().await;
+            self.buffer.changed().await;
             // Combine several changes into one.
-            sleep_until(calm_at.max(Instant::now() + GATHER)).await;
-            let changed = self.mailbox.take();
+            sleep_until(debounce_until.max(Instant::now() + BATCH)).await;
+            let changed = self.buffer.take();
             if !changed.is_empty() {
                 return changed;
             }
@@ -453,10 +474,10 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let mut state = self.members.lock();
         for id in &self.ids {
-            state.remove(id, &self.mailbox);
+            state.remove(id, &self.buffer);
         }
         for id in &self.expected {
-            state.forget(id, &self.mailbox);
+            state.forget(id, &self.buffer);
         }
         drop(state);
         self.members.0.changed.notify_one();
@@ -464,24 +485,24 @@ impl Drop for Subscription {
 }
 
 impl State {
-    fn add(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
-        let listeners = self.listeners.entry(id.clone()).or_default();
-        listeners.push(Arc::clone(mailbox));
+    fn add(&mut self, id: &ObjectId, buffer: &Arc<EventBuffer>) {
+        let subscribers = self.subscribers.entry(id.clone()).or_default();
+        subscribers.push(Arc::clone(buffer));
         let kind = self.kinds.entry(id.group_kind()).or_default();
         *kind.members.entry(id.namespace.clone()).or_default() += 1;
     }
 
     /// Adds a runtime object.
-    fn expect(&mut self, id: &ObjectId, path: ResourcePath, mailbox: &Arc<Mailbox>) {
-        let listeners = self.listeners.entry(id.clone()).or_default();
-        listeners.push(Arc::clone(mailbox));
+    fn expect(&mut self, id: &ObjectId, path: ResourcePath, buffer: &Arc<EventBuffer>) {
+        let subscribers = self.subscribers.entry(id.clone()).or_default();
+        subscribers.push(Arc::clone(buffer));
         let expected = self.expected.entry(id.clone());
         expected.or_insert(Expected { path, count: 0 }).count += 1;
     }
 
     /// Removes a runtime object.
-    fn forget(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
-        self.silence(id, mailbox);
+    fn forget(&mut self, id: &ObjectId, buffer: &Arc<EventBuffer>) {
+        self.unsubscribe(id, buffer);
         if let Some(expected) = self.expected.get_mut(id) {
             expected.count -= 1;
             if expected.count == 0 {
@@ -490,17 +511,17 @@ impl State {
         }
     }
 
-    fn silence(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
-        if let Some(listeners) = self.listeners.get_mut(id) {
-            listeners.retain(|one| !Arc::ptr_eq(one, mailbox));
-            if listeners.is_empty() {
-                self.listeners.remove(id);
+    fn unsubscribe(&mut self, id: &ObjectId, buffer: &Arc<EventBuffer>) {
+        if let Some(subscribers) = self.subscribers.get_mut(id) {
+            subscribers.retain(|one| !Arc::ptr_eq(one, buffer));
+            if subscribers.is_empty() {
+                self.subscribers.remove(id);
             }
         }
     }
 
-    fn remove(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
-        self.silence(id, mailbox);
+    fn remove(&mut self, id: &ObjectId, buffer: &Arc<EventBuffer>) {
+        self.unsubscribe(id, buffer);
         let Some(kind) = self.kinds.get_mut(&id.group_kind()) else {
             return;
         };
@@ -529,7 +550,7 @@ fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes
     };
     let changes = cluster.follow_in_parts(&scope.path, &selector);
     let tagged = changes.scan(BTreeSet::new(), move |parts, change| {
-        let before = if let Ok(Heard::Part(values)) = &change {
+        let before = if let Ok(FollowedPart::Part(values)) = &change {
             parts.extend(values.iter().map(|value| id_of(&scope.path, value)));
             BTreeSet::new()
         } else {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_reconciler::TaskId;
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::config::EnvironmentKey;
 use pleach_reconciler::environment::{Answer, Command, Desired, Environment, Event, Load, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use self::states::States;
 use self::tasks::{Executor, TaskResult};
 use super::Shared;
-use super::assignment::{Assigned, Assignment};
-use super::backoff::Paces;
-use super::history_lookup::{Recalled, Recollection};
-use super::release::{Neighbors, ReleaseTask};
-use super::removals::{Ends, Last};
+use super::assignment::{Assigned, AssignedCommit};
+use super::backoff::FetchSchedule;
+use super::history_lookup::{HistoryLookup, LookupResult};
+use super::release::{ReleaseChannels, ReleaseTask};
+use super::removals::{PresentState, UninstallTask};
 use super::run::Target;
 
 /// Time limit for loading an environment.
@@ -43,7 +43,7 @@ struct Inbox {
     assigned: watch::Receiver<Assigned>,
     stop: CancellationToken,
     /// History lookups in progress.
-    lookups: JoinSet<(TaskId, Option<Recalled>)>,
+    lookups: JoinSet<(TaskId, Option<LookupResult>)>,
     lookup_handles: BTreeMap<TaskId, AbortHandle>,
     /// Tasks of the releases, the uninstalls and the history lookups.
     tasks: JoinSet<()>,
@@ -53,32 +53,32 @@ struct Inbox {
 
 /// A received event.
 enum Received {
-    LookedUp(TaskId, Option<Recalled>),
+    LookedUp(TaskId, Option<LookupResult>),
     Other(Event),
 }
 
 /// Handles of the running tasks.
 struct Releases {
     running: BTreeMap<String, ReleaseHandle>,
-    uninstalls: Option<watch::Sender<Last>>,
+    uninstalls: Option<watch::Sender<PresentState>>,
     /// Triggered by user requests on a release without a task: its uninstall might be allowed now.
-    uninstalls_wake: Arc<Notify>,
+    uninstalls_trigger: Arc<Notify>,
     reconciled: mpsc::UnboundedSender<String>,
 }
 
 /// A release with a running task.
 struct ReleaseHandle {
     desired: watch::Sender<Arc<Target>>,
-    wake: Arc<Notify>,
+    trigger: Arc<Notify>,
     /// Signals that a dependency might have become ready.
     ready: Arc<Notify>,
 }
 
 impl EnvironmentTask {
     pub(super) fn new(
-        key: ClaimKey,
+        key: EnvironmentKey,
         assigned: watch::Receiver<Assigned>,
-        paces: Paces,
+        fetch_schedule: FetchSchedule,
         shared: Shared,
     ) -> Self {
         let current = assigned.borrow().clone();
@@ -95,12 +95,12 @@ impl EnvironmentTask {
         let releases = Releases {
             running: BTreeMap::new(),
             uninstalls: None,
-            uninstalls_wake: Arc::default(),
+            uninstalls_trigger: Arc::default(),
             reconciled,
         };
         let facts = current.facts(&key.environment);
         let clock = shared.clock;
-        let executor = Executor::new(key, current, paces, shared);
+        let executor = Executor::new(key, current, fetch_schedule, shared);
         Self {
             machine: Environment::new(facts, executor.attempt.crash(clock)),
             inbox,
@@ -114,12 +114,12 @@ impl EnvironmentTask {
     /// contains it and that is reported.
     pub(super) async fn run(mut self) {
         let _ending = self.executor.attempt.end_on_drop();
-        let (queries, received) = mpsc::unbounded_channel();
-        self.executor.queries = queries;
-        let history = Recollection {
+        let (lookups, received) = mpsc::unbounded_channel();
+        self.executor.lookups = lookups;
+        let history = HistoryLookup {
             environment: self.inbox.environment.clone(),
             assigned: self.inbox.assigned.clone(),
-            questions: received,
+            requests: received,
             shared: self.executor.shared.clone(),
             attempt: self.executor.attempt.clone(),
             limit: LIMIT,
@@ -129,10 +129,10 @@ impl EnvironmentTask {
         while let Some((id, task)) = self.execute(commands) {
             commands = Box::pin(self.follow(id, task)).await;
         }
-        self.leave();
+        self.stop_sync();
         history.abort();
         while let Some(ended) = self.inbox.tasks.join_next().await {
-            pass_on(ended);
+            propagate_panic(ended);
         }
     }
 
@@ -150,7 +150,7 @@ impl EnvironmentTask {
                 Command::Stalled(stall) => self.executor.stalled(stall),
                 Command::Unreachable(message) => self.executor.unreachable(message),
                 Command::EndAttempt(releases) => self.executor.attempt.end_with(releases),
-                Command::Answered(fetches) => self.executor.requests.answer(fetches),
+                Command::Answered(fetches) => self.executor.requests.record_answered(fetches),
                 Command::LookUp {
                     id,
                     commits,
@@ -170,16 +170,16 @@ impl EnvironmentTask {
                 Command::RemoveRelease(name) => drop(self.releases.running.remove(&name)),
                 Command::Uninstall { first, is_changed } => self.uninstall(&first, is_changed),
                 Command::StopUninstalls => self.releases.uninstalls = None,
-                Command::StopSync => self.leave(),
+                Command::StopSync => self.stop_sync(),
                 Command::TriggerDependent(name) => self.releases.trigger_dependent(&name),
                 Command::TriggerRelease(name) => {
                     if let Some(running) = self.releases.running.get(&name) {
-                        running.wake.notify_one();
+                        running.trigger.notify_one();
                     }
                 }
-                Command::TriggerUninstalls => self.releases.uninstalls_wake.notify_one(),
+                Command::TriggerUninstalls => self.releases.uninstalls_trigger.notify_one(),
                 Command::Fetch(release, request) => {
-                    self.executor.requests.ask(&release, &request);
+                    self.executor.requests.request_fetch(&release, &request);
                 }
             }
         }
@@ -235,26 +235,26 @@ impl EnvironmentTask {
     }
 
     /// Stops syncing the environment. Work in progress ends at its next safe point.
-    fn leave(&mut self) {
+    fn stop_sync(&mut self) {
         self.releases.running.clear();
         self.releases.uninstalls = None;
         self.executor.attempt.end();
-        self.executor.paces.forget(&self.executor.key);
+        self.executor.fetch_schedule.forget(&self.executor.key);
     }
 
     /// Builds the desired state of a release. Returns `None` without a connection.
     fn target(&self, desired: &Desired) -> Option<Target> {
         let connected = self.executor.connected.as_ref()?;
         let loaded = self.states.get(desired.state)?;
-        let grant = &self.executor.current.grant;
+        let source_policy = &self.executor.current.source_policy;
         Some(Target {
             loaded: Arc::clone(loaded),
             index: desired.index,
             cluster: connected.cluster.clone(),
             cluster_id: desired.cluster.clone(),
             members: connected.members.clone(),
-            grant: Arc::clone(grant),
-            source: grant.source(&loaded.environment.name),
+            source_policy: Arc::clone(source_policy),
+            source: source_policy.source(&loaded.environment.name),
             conditions: desired.conditions.clone(),
             stall: desired.stall.clone(),
             is_stalled: desired.is_stalled,
@@ -268,21 +268,21 @@ impl EnvironmentTask {
             return;
         };
         let (sender, receiver) = watch::channel(Arc::new(target));
-        let wake = Arc::new(Notify::new());
+        let trigger = Arc::new(Notify::new());
         let ready = Arc::new(Notify::new());
-        let neighbors = Neighbors {
+        let channels = ReleaseChannels {
             ready: Arc::clone(&ready),
-            reached: self.releases.reconciled.clone(),
-            questions: self.executor.queries.clone(),
+            reconciled: self.releases.reconciled.clone(),
+            lookups: self.executor.lookups.clone(),
             requests: self.executor.requests.clone(),
             attempt: self.executor.attempt.clone(),
         };
         let shared = self.executor.shared.clone();
-        let task = ReleaseTask::new(receiver, Arc::clone(&wake), neighbors, shared);
+        let task = ReleaseTask::new(receiver, Arc::clone(&trigger), channels, shared);
         self.inbox.tasks.spawn_local(task.run());
         let running = ReleaseHandle {
             desired: sender,
-            wake,
+            trigger,
             ready,
         };
         self.releases.running.insert(name, running);
@@ -290,28 +290,29 @@ impl EnvironmentTask {
 
     /// Gives the present state to the uninstall task.
     fn uninstall(&mut self, first: &Desired, is_changed: bool) {
-        let Assignment::Follow { commit, reader } = &self.executor.current.what else {
+        let AssignedCommit::Followed { commit, reader } = &self.executor.current.what else {
             return;
         };
         let Some(target) = self.target(first) else {
             return;
         };
-        let last = Last {
-            wanted: Arc::new(target),
+        let present = PresentState {
+            target: Arc::new(target),
             reader: reader.clone(),
             commit: commit.clone(),
         };
         if let Some(uninstalls) = &self.releases.uninstalls {
             uninstalls.send_if_modified(|known| {
-                *known = last;
+                *known = present;
                 is_changed
             });
             return;
         }
-        let (sender, receiver) = watch::channel(last);
-        let wake = Arc::clone(&self.releases.uninstalls_wake);
+        let (sender, receiver) = watch::channel(present);
+        let trigger = Arc::clone(&self.releases.uninstalls_trigger);
         let requests = self.executor.requests.clone();
-        let uninstalls = Ends::new(receiver, wake, requests, self.executor.shared.clone());
+        let uninstalls =
+            UninstallTask::new(receiver, trigger, requests, self.executor.shared.clone());
         self.inbox.tasks.spawn_local(uninstalls.run());
         self.releases.uninstalls = Some(sender);
     }
@@ -336,7 +337,7 @@ impl Inbox {
                     Err(_) => continue,
                 },
                 Some(ended) = self.tasks.join_next() => {
-                    pass_on(ended);
+                    propagate_panic(ended);
                     Event::TaskEnded
                 }
                 Some(name) = self.reconciled.recv() => Event::Reconciled(name),
@@ -345,7 +346,7 @@ impl Inbox {
         }
     }
 
-    fn await_lookup(&mut self, id: TaskId, found: oneshot::Receiver<Recalled>) {
+    fn await_lookup(&mut self, id: TaskId, found: oneshot::Receiver<LookupResult>) {
         let lookup = self
             .lookups
             .spawn_local(async move { (id, found.await.ok()) });
@@ -373,7 +374,7 @@ impl Releases {
 }
 
 /// Propagates the panic of a task. The controller then exits and is restarted by its supervisor.
-pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
+pub(super) fn propagate_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()
     {

@@ -38,8 +38,8 @@ pub enum ControllerEvent {
     },
     /// The number of replicas changed.
     ReplicasChanged {
-        /// Number of replicas including this one; 0 while it is cut off from them.
-        there: usize,
+        /// Number of replicas including this one; 0 while it is not connected to them.
+        replicas: usize,
     },
     /// This replica became the leader of an environment, or stopped being it.
     LeadershipChanged {
@@ -48,14 +48,14 @@ pub enum ControllerEvent {
         /// Whether it is the leader.
         leads: bool,
     },
-    /// The assignment of an environment on a cluster to a branch changed.
-    Claimed {
+    /// Another replica syncs an environment on a cluster now, or none does.
+    OwnerChanged {
         /// The environment.
         environment: String,
         /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
-        /// The present owner.
-        by: Claimed,
+        /// The replica that syncs it now.
+        owner: EnvironmentOwner,
     },
     /// An environment was loaded at a new commit.
     EnvironmentLoaded {
@@ -182,7 +182,7 @@ pub enum ControllerEvent {
         /// Whether it only corrected drift. The message then names objects and managers.
         is_correction: bool,
         /// The message for the public: codes and objects, without text from servers or users. Empty
-        /// if the outcome says it all.
+        /// if the outcome needs no explanation.
         public_message: String,
         /// Outcome for the last applied revision, if the desired one waits.
         retained: Option<RetainedOutcome>,
@@ -213,15 +213,15 @@ pub enum ControllerEvent {
     },
 }
 
-/// Owner of an environment on a cluster.
+/// Replica that syncs an environment on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claimed {
+pub enum EnvironmentOwner {
     /// This replica.
-    Ours,
+    ThisReplica,
     /// Another replica, or another task of this one.
-    Elsewhere,
+    Other,
     /// None: no branch contains it, or several do.
-    Nobody,
+    None,
 }
 
 /// Outcome for the last applied revision, which is retained while a newer one waits.
@@ -249,7 +249,7 @@ impl ControllerEvent {
             | Self::SourceUnreachable { .. }
             | Self::ReplicasChanged { .. }
             | Self::LeadershipChanged { .. }
-            | Self::Claimed { .. }
+            | Self::OwnerChanged { .. }
             | Self::EnvironmentLoaded { .. }
             | Self::EnvironmentStalled { .. }
             | Self::ClusterUnreachable { .. }
@@ -266,7 +266,7 @@ impl ControllerEvent {
 
 /// Sender of the events.
 #[derive(Debug, Clone)]
-pub struct Listener {
+pub struct EventSender {
     /// Controller events.
     events: mpsc::Sender<ControllerEvent>,
     /// Events of runs.
@@ -275,25 +275,25 @@ pub struct Listener {
 
 /// Receiver of the events.
 #[derive(Debug)]
-pub struct Heard {
+pub struct EventReceivers {
     /// Controller events.
     pub events: mpsc::Receiver<ControllerEvent>,
     /// Events of runs.
     pub syncs: mpsc::Receiver<SyncEvent>,
 }
 
-impl Listener {
+impl EventSender {
     /// Creates a sender and its receiver. A slow consumer does not block the controller: events of
     /// runs are dropped first, then progress of the controller, and the rest when the queue is
     /// full.
-    pub fn new() -> (Self, Heard) {
-        let (events, hears_events) = mpsc::channel(EVENTS);
-        let (syncs, hears_syncs) = mpsc::channel(SYNCS);
-        let heard = Heard {
-            events: hears_events,
-            syncs: hears_syncs,
+    pub fn new() -> (Self, EventReceivers) {
+        let (events, event_receiver) = mpsc::channel(EVENTS);
+        let (syncs, sync_receiver) = mpsc::channel(SYNCS);
+        let receivers = EventReceivers {
+            events: event_receiver,
+            syncs: sync_receiver,
         };
-        (Self { events, syncs }, heard)
+        (Self { events, syncs }, receivers)
     }
 
     /// Sends an event. Ignores a missing receiver.
@@ -305,7 +305,7 @@ impl Listener {
     }
 
     /// Returns the sender of the events of a run.
-    pub(super) fn of_run(&self, release: ReleaseName) -> Events {
+    pub(super) fn run_events(&self, release: ReleaseName) -> Events {
         Events::bounded(release, self.syncs.clone())
     }
 }
@@ -317,31 +317,31 @@ mod tests {
 
     #[test]
     fn progress_is_dropped_first_without_a_receiver() {
-        let (listener, mut heard) = Listener::new();
+        let (events, mut receivers) = EventSender::new();
         for waiting in 0..EVENTS {
-            listener.report(ControllerEvent::QueueChanged { waiting });
+            events.report(ControllerEvent::QueueChanged { waiting });
         }
-        for there in 0..EVENTS {
-            listener.report(ControllerEvent::ReplicasChanged { there });
+        for replicas in 0..EVENTS {
+            events.report(ControllerEvent::ReplicasChanged { replicas });
         }
-        let mut told = (0, 0);
-        while let Ok(event) = heard.events.try_recv() {
+        let mut received = (0, 0);
+        while let Ok(event) = receivers.events.try_recv() {
             if event.is_progress() {
-                told.0 += 1;
+                received.0 += 1;
             } else {
-                told.1 += 1;
+                received.1 += 1;
             }
         }
-        assert_eq!(told.0 + told.1, EVENTS);
-        assert!(told.1 >= EVENTS / 2, "{told:?}");
+        assert_eq!(received.0 + received.1, EVENTS);
+        assert!(received.1 >= EVENTS / 2, "{received:?}");
         let release = ReleaseName {
             environment: "dev".to_owned(),
             release: "web".to_owned(),
         };
-        let events = listener.of_run(release);
+        let events = events.run_events(release);
         for _ in 0..2 * SYNCS {
             events.send(EventKind::Phase(Verb::Apply));
         }
-        assert_eq!(heard.syncs.len(), SYNCS);
+        assert_eq!(receivers.syncs.len(), SYNCS);
     }
 }

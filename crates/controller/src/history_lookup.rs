@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assignment::Assigned;
 use super::crash::Attempt;
-use super::read::{Reading, Which, for_cluster};
+use super::loader::{EnvironmentAt, Loader, check_cluster};
 use super::{NAMED, Shared, SourcePolicy, backoff};
 use pleach_engine::load::Loaded;
 use pleach_engine::words;
@@ -25,35 +25,35 @@ use pleach_git::fetch::Carrier;
 use pleach_git::remote::Remote;
 
 /// Largest age of a branch history that lookups use.
-const AGE: Duration = Duration::from_mins(1);
+const MAX_AGE: Duration = Duration::from_mins(1);
 /// Time for which a history is retained without lookups.
-const LINGER: Duration = Duration::from_secs(1);
+const RETENTION: Duration = Duration::from_secs(1);
 
 /// Result of a lookup; `None` if no commit counts.
-pub(super) type Recalled = Option<Arc<Loaded>>;
+pub(super) type LookupResult = Option<Arc<Loaded>>;
 
 /// A lookup of a previous state. The sender is dropped without an answer if the lookup failed.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct LookupRequest {
     /// Candidate commits. The newest that counts and can be loaded is used.
     pub(super) commits: BTreeSet<String>,
     /// The release to look up; `None` for the whole environment.
     pub(super) release: Option<String>,
-    pub(super) answer: oneshot::Sender<Recalled>,
+    pub(super) answer: oneshot::Sender<LookupResult>,
 }
 
-impl Question {
-    fn answer(self, recalled: Recalled) {
+impl LookupRequest {
+    fn answer(self, result: LookupResult) {
         // The receiver is gone if the release has newer work.
-        drop(self.answer.send(recalled));
+        drop(self.answer.send(result));
     }
 }
 
 /// Task that looks up previous states, one per environment.
-pub(super) struct Recollection {
+pub(super) struct HistoryLookup {
     pub(super) environment: String,
     pub(super) assigned: watch::Receiver<Assigned>,
-    pub(super) questions: mpsc::UnboundedReceiver<Question>,
+    pub(super) requests: mpsc::UnboundedReceiver<LookupRequest>,
     pub(super) shared: Shared,
     /// The commit that crashed the controller.
     pub(super) attempt: Attempt,
@@ -63,39 +63,42 @@ pub(super) struct Recollection {
 
 /// A history that is retained for further lookups.
 #[derive(Debug)]
-struct Kept {
+struct RetainedHistory {
     /// Permit for the history. Only one environment at a time has one, because histories are large.
     permit: OwnedSemaphorePermit,
-    known: Known,
+    known: History,
 }
 
 /// History of a branch, with the last result.
 #[derive(Debug)]
-struct Known {
-    grant: Arc<SourcePolicy>,
+struct History {
+    source_policy: Arc<SourcePolicy>,
     keys: Option<PathBuf>,
     fetched: Instant,
-    former: BranchHistory,
+    branch: BranchHistory,
     /// The last loaded commit, because lookups often repeat it.
-    last: Option<(String, Recalled)>,
+    last: Option<(String, LookupResult)>,
 }
 
-impl Recollection {
+impl HistoryLookup {
     /// Answers lookups until shutdown.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
-        let mut known: Option<Kept> = None;
+        let mut known: Option<RetainedHistory> = None;
         let mut failures = 0;
-        while let Some(asked) = stop.run_until_cancelled(self.asked(known.is_some())).await {
-            let answering = match asked {
-                Asked::Questions(asked) => self.answer(asked, known.take()),
-                Asked::Nothing => {
+        while let Some(received) = stop
+            .run_until_cancelled(self.received(known.is_some()))
+            .await
+        {
+            let answering = match received {
+                Received::Requests(received) => self.answer(received, known.take()),
+                Received::Timeout => {
                     // Dropping it deletes files, so do that on a thread.
                     let known = known.take();
                     drop(tokio::task::spawn_blocking(move || drop(known)));
                     continue;
                 }
-                Asked::Over => return,
+                Received::Closed => return,
             };
             match stop.run_until_cancelled(answering).await {
                 None => return,
@@ -106,8 +109,8 @@ impl Recollection {
                 Some(Err(error)) => {
                     failures += 1;
                     tracing::warn!(environment = %self.environment, %error, "failed to look up the last applied revision");
-                    let pause = sleep(backoff::after(failures));
-                    if stop.run_until_cancelled(pause).await.is_none() {
+                    let delay = sleep(backoff::after(failures));
+                    if stop.run_until_cancelled(delay).await.is_none() {
                         return;
                     }
                 }
@@ -117,57 +120,57 @@ impl Recollection {
 
     /// Waits for lookups and returns all that are pending. With a retained history, waits only for
     /// a limited time.
-    async fn asked(&mut self, is_known: bool) -> Asked {
+    async fn received(&mut self, is_known: bool) -> Received {
         let first = if is_known {
-            timeout(LINGER, self.questions.recv()).await
+            timeout(RETENTION, self.requests.recv()).await
         } else {
-            Ok(self.questions.recv().await)
+            Ok(self.requests.recv().await)
         };
         let first = match first {
             Ok(Some(first)) => first,
-            Ok(None) => return Asked::Over,
-            Err(_) => return Asked::Nothing,
+            Ok(None) => return Received::Closed,
+            Err(_) => return Received::Timeout,
         };
-        let mut asked = vec![first];
-        while let Ok(question) = self.questions.try_recv() {
-            asked.push(question);
+        let mut received = vec![first];
+        while let Ok(request) = self.requests.try_recv() {
+            received.push(request);
         }
-        Asked::Questions(asked)
+        Received::Requests(received)
     }
 
     async fn answer(
         &self,
-        mut asked: Vec<Question>,
-        known: Option<Kept>,
-    ) -> Result<Option<Kept>, String> {
+        mut received: Vec<LookupRequest>,
+        known: Option<RetainedHistory>,
+    ) -> Result<Option<RetainedHistory>, String> {
         let assigned = self.assigned.borrow().clone();
-        let Some(source) = assigned.grant.source(&self.environment) else {
+        let Some(source) = assigned.source_policy.source(&self.environment) else {
             return Ok(None);
         };
         let (permit, known) = match known {
-            Some(Kept { permit, known }) => (permit, Some(known)),
+            Some(RetainedHistory { permit, known }) => (permit, Some(known)),
             None => (self.permit().await?, None),
         };
         // Skip lookups of releases that have newer work.
-        asked.retain(|question| !question.answer.is_closed());
+        received.retain(|request| !request.answer.is_closed());
         let name = self.environment.clone();
         let search = Search {
             environment: name,
             branch: source.branch,
             remote: assigned.remote,
-            grant: assigned.grant,
-            reading: self.shared.reading.clone(),
+            source_policy: assigned.source_policy,
+            loader: self.shared.loader.clone(),
             attempt: self.attempt.clone(),
             budget: self.shared.fetching.budget.clone(),
         };
         // If dropped, the fetch process is killed. The permit is free then.
         let fetcher = &self.shared.fetching.fetcher;
-        let answering = fetcher.run(move |carrier| search.answer(carrier, asked, known));
+        let answering = fetcher.run(move |carrier| search.answer(carrier, received, known));
         let Ok(answered) = timeout(self.limit, answering).await else {
             return Err(format!("the lookup did not finish within {:?}", self.limit));
         };
         let known = answered.map_err(|error| words(&error))??;
-        Ok(known.map(|known| Kept { permit, known }))
+        Ok(known.map(|known| RetainedHistory { permit, known }))
     }
 
     /// Waits until no other environment retains a history.
@@ -182,12 +185,12 @@ impl Recollection {
 }
 
 /// Received lookups.
-enum Asked {
-    Questions(Vec<Question>),
+enum Received {
+    Requests(Vec<LookupRequest>),
     /// No lookup arrived in time.
-    Nothing,
+    Timeout,
     /// All senders are gone.
-    Over,
+    Closed,
 }
 
 /// Blocking search for previous commits of an environment.
@@ -195,8 +198,8 @@ struct Search {
     environment: String,
     branch: String,
     remote: Remote,
-    grant: Arc<SourcePolicy>,
-    reading: Reading,
+    source_policy: Arc<SourcePolicy>,
+    loader: Loader,
     attempt: Attempt,
     budget: Budget,
 }
@@ -205,26 +208,29 @@ impl Search {
     fn answer(
         &self,
         carrier: &Carrier<'_>,
-        mut asked: Vec<Question>,
-        known: Option<Known>,
-    ) -> Result<Option<Known>, String> {
-        if asked.is_empty() {
+        mut received: Vec<LookupRequest>,
+        known: Option<History>,
+    ) -> Result<Option<History>, String> {
+        if received.is_empty() {
             return Ok(known);
         }
-        let named: BTreeSet<String> = asked.iter().flat_map(|one| one.commits.clone()).collect();
-        let had = |known: &Known| known.former.had(&named).map_err(|error| words(&error));
-        let is_of_now = |known: &Known| {
-            Arc::ptr_eq(&known.grant, &self.grant)
+        let commits: BTreeSet<String> = received
+            .iter()
+            .flat_map(|one| one.commits.clone())
+            .collect();
+        let had = |known: &History| known.branch.had(&commits).map_err(|error| words(&error));
+        let is_current = |known: &History| {
+            Arc::ptr_eq(&known.source_policy, &self.source_policy)
                 && known.keys == self.remote.keys
-                && known.fetched.elapsed() < AGE
+                && known.fetched.elapsed() < MAX_AGE
         };
-        let there = match &known {
-            Some(known) if is_of_now(known) => had(known)?,
+        let found = match &known {
+            Some(known) if is_current(known) => had(known)?,
             _ => Vec::new(),
         };
         let (mut known, commits) = match known {
             // A missing commit can be newer than the history.
-            Some(known) if there.len() == named.len() => (known, there),
+            Some(known) if found.len() == commits.len() => (known, found),
             known => {
                 // Delete the previous copy before the next fetch.
                 drop(known);
@@ -234,37 +240,37 @@ impl Search {
             }
         };
         // Group lookups of the same commit.
-        asked.sort_by(|a, b| a.commits.cmp(&b.commits));
-        for question in asked {
-            let recalled = self.recall(&commits, &question, &mut known)?;
-            question.answer(recalled);
+        received.sort_by(|a, b| a.commits.cmp(&b.commits));
+        for request in received {
+            let result = self.look_up(&commits, &request, &mut known)?;
+            request.answer(result);
         }
         Ok(Some(known))
     }
 
-    fn fetch(&self, carrier: &Carrier<'_>) -> Result<Known, String> {
+    fn fetch(&self, carrier: &Carrier<'_>) -> Result<History, String> {
         let fetched = BranchHistory::fetch_by(carrier, &self.budget, &self.remote, &self.branch);
-        Ok(Known {
-            grant: Arc::clone(&self.grant),
+        Ok(History {
+            source_policy: Arc::clone(&self.source_policy),
             keys: self.remote.keys.clone(),
             fetched: Instant::now(),
-            former: fetched.map_err(|error| words(&error))?,
+            branch: fetched.map_err(|error| words(&error))?,
             last: None,
         })
     }
 
     /// Answers a lookup. `had` are commits of the branch, newest first.
-    fn recall(
+    fn look_up(
         &self,
         had: &[String],
-        question: &Question,
-        known: &mut Known,
-    ) -> Result<Recalled, String> {
-        for commit in had.iter().filter(|one| question.commits.contains(*one)) {
+        request: &LookupRequest,
+        known: &mut History,
+    ) -> Result<LookupResult, String> {
+        for commit in had.iter().filter(|one| request.commits.contains(*one)) {
             let Some(loaded) = self.at(commit, known)? else {
                 continue;
             };
-            return Ok(Some(match &question.release {
+            return Ok(Some(match &request.release {
                 None => loaded,
                 // Retain only the release: an environment can be large, and its releases can look
                 // up different commits.
@@ -272,7 +278,7 @@ impl Search {
             }));
         }
         let (environment, branch) = (&self.environment, &self.branch);
-        let commits = question.commits.iter().map(String::as_str);
+        let commits = request.commits.iter().map(String::as_str);
         let commits: Vec<&str> = commits.take(NAMED).collect();
         tracing::info!(%environment, %branch, ?commits, "the last applied revision is not retained: the branch does not contain it, or it cannot be used");
         Ok(None)
@@ -280,40 +286,40 @@ impl Search {
 
     /// Loads the environment at a commit of the branch. Returns `None` if the commit does not count
     /// or cannot be loaded.
-    fn at(&self, commit: &str, known: &mut Known) -> Result<Recalled, String> {
-        let unused = |reason: String| {
+    fn at(&self, commit: &str, known: &mut History) -> Result<LookupResult, String> {
+        let skip = |reason: String| {
             let environment = &self.environment;
             tracing::info!(%environment, %commit, %reason, "a previous commit cannot be used");
         };
         if let Some(stall) = self.attempt.stall(commit) {
-            unused(stall.message);
+            skip(stall.message);
             return Ok(None);
         }
-        let distrusted = known.former.distrusts(commit);
+        let distrusted = known.branch.distrusts(commit);
         if let Some(reason) = distrusted.map_err(|error| words(&error))? {
-            unused(reason);
+            skip(reason);
             return Ok(None);
         }
-        if let Some((last, recalled)) = &known.last
+        if let Some((last, result)) = &known.last
             && last == commit
         {
-            return Ok(recalled.clone());
+            return Ok(result.clone());
         }
-        let which = Which {
-            place: known.former.reader().place(),
+        let at = EnvironmentAt {
+            place: known.branch.reader().place(),
             commit: commit.to_owned(),
             name: self.environment.clone(),
         };
-        let read = self.reading.load_anew(&which)?;
-        let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
-        let recalled = match read {
+        let read = self.loader.load_blocking(&at)?;
+        let read = read.and_then(|loaded| check_cluster(loaded, &self.source_policy));
+        let result = match read {
             Ok(loaded) => Some(Arc::new(loaded)),
             Err(stall) => {
-                unused(stall.message);
+                skip(stall.message);
                 None
             }
         };
-        known.last = Some((commit.to_owned(), recalled.clone()));
-        Ok(recalled)
+        known.last = Some((commit.to_owned(), result.clone()));
+        Ok(result)
     }
 }

@@ -20,24 +20,25 @@ use pleach_engine::{
 
 /// An environment that was synced from a branch before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Recalled {
+pub(super) struct RecordedEnvironment {
     /// Index of the source policy within the repository.
-    pub(super) grant: usize,
+    pub(super) source_policy: usize,
     pub(super) environment: String,
     pub(super) branch: String,
 }
 
 /// Lookup for source policies with a branch pattern. Other source policies list their environments.
-pub(super) struct Recall {
+pub(super) struct EnvironmentLookup {
     /// Indices of source policies whose cluster did not answer yet.
     open: Vec<usize>,
 }
 
-impl Recall {
+impl EnvironmentLookup {
     pub(super) fn new(repository: &Repository) -> Self {
-        let grants = repository.grants.iter().enumerate();
-        let patterns =
-            grants.filter(|(_, grant)| matches!(grant.branches, Branches::Pattern { .. }));
+        let source_policies = repository.source_policies.iter().enumerate();
+        let patterns = source_policies.filter(|(_, source_policy)| {
+            matches!(source_policy.branches, Branches::Pattern { .. })
+        });
         Self {
             open: patterns.map(|(position, _)| position).collect(),
         }
@@ -48,16 +49,18 @@ impl Recall {
     }
 
     /// Queries each cluster that has not answered yet.
-    pub(super) async fn inspect(&mut self, repository: &Repository) -> BTreeSet<Recalled> {
+    pub(super) async fn query(&mut self, repository: &Repository) -> BTreeSet<RecordedEnvironment> {
         let mut found = BTreeSet::new();
         for position in std::mem::take(&mut self.open) {
-            let grant = &repository.grants[position];
-            match Box::pin(recorded(grant)).await {
+            let source_policy = &repository.source_policies[position];
+            match Box::pin(recorded(source_policy)).await {
                 Ok(there) => {
-                    found.extend(there.into_iter().map(|(environment, branch)| Recalled {
-                        grant: position,
-                        environment,
-                        branch,
+                    found.extend(there.into_iter().map(|(environment, branch)| {
+                        RecordedEnvironment {
+                            source_policy: position,
+                            environment,
+                            branch,
+                        }
                     }));
                 }
                 Err(error) => {
@@ -73,10 +76,10 @@ impl Recall {
 /// Returns the source branches in authentic records of an environment, on the cluster of a source
 /// policy.
 pub(super) async fn sources(
-    grant: &SourcePolicy,
+    source_policy: &SourcePolicy,
     environment: &str,
 ) -> Result<BTreeSet<Source>, String> {
-    let (cluster, releases) = records(grant).await?;
+    let (cluster, releases) = records(source_policy).await?;
     let mut found = BTreeSet::new();
     for release in releases {
         if release.name.environment != environment {
@@ -88,7 +91,7 @@ pub(super) async fn sources(
         let Some(source) = &record.source else {
             continue;
         };
-        if is_meant(grant, &cluster, &release).await
+        if is_intended(source_policy, &cluster, &release).await
             && state::is_genuine(&cluster, &release.name, &release.store, record).await
         {
             found.insert(source.clone());
@@ -98,26 +101,27 @@ pub(super) async fn sources(
 }
 
 /// Returns recorded environments with their branches.
-async fn recorded(grant: &SourcePolicy) -> Result<Vec<(String, String)>, String> {
-    let (cluster, releases) = records(grant).await?;
+async fn recorded(source_policy: &SourcePolicy) -> Result<Vec<(String, String)>, String> {
+    let (cluster, releases) = records(source_policy).await?;
     let mut found = Vec::new();
     for release in releases {
         let record = release.record.as_ref().ok();
         let source = record.and_then(|record| record.source.clone());
-        let Some(source) = source.filter(|source| source.url == grant.url) else {
+        let Some(source) = source.filter(|source| source.url == source_policy.url) else {
             continue;
         };
         let environment = &release.name.environment;
-        let holds = grant.branches.environment(&source.branch) == Some(environment.as_str());
-        if holds && is_meant(grant, &cluster, &release).await {
+        let contains =
+            source_policy.branches.environment(&source.branch) == Some(environment.as_str());
+        if contains && is_intended(source_policy, &cluster, &release).await {
             found.push((environment.clone(), source.branch));
         }
     }
     Ok(found)
 }
 
-async fn records(grant: &SourcePolicy) -> Result<(Cluster, Vec<ReleaseSummary>), String> {
-    let mut connection = grant.connection.clone();
+async fn records(source_policy: &SourcePolicy) -> Result<(Cluster, Vec<ReleaseSummary>), String> {
+    let mut connection = source_policy.connection.clone();
     connection.user_agent = agent(None);
     let cluster = Cluster::connect(&connection).await;
     let cluster = cluster.map_err(|error| words(&error))?;
@@ -127,8 +131,16 @@ async fn records(grant: &SourcePolicy) -> Result<(Cluster, Vec<ReleaseSummary>),
 }
 
 /// Returns whether a record belongs to the declared cluster of a source policy, if any.
-async fn is_meant(grant: &SourcePolicy, cluster: &Cluster, release: &ReleaseSummary) -> bool {
-    match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
+async fn is_intended(
+    source_policy: &SourcePolicy,
+    cluster: &Cluster,
+    release: &ReleaseSummary,
+) -> bool {
+    match source_policy
+        .cluster
+        .as_ref()
+        .or(source_policy.fallback.as_ref())
+    {
         Some(ClusterId(id)) => is_cluster(cluster, &release.store, id).await == Some(true),
         None => true,
     }

@@ -25,13 +25,14 @@ mod environment;
 mod event;
 mod health;
 mod history_lookup;
-mod holders;
 mod inputs;
 mod known_environments;
+mod kubernetes_events;
 pub mod liveness;
-mod outcome;
+mod loader;
+mod plan_facts;
 mod pull_requests;
-mod read;
+mod recorded_sources;
 mod release;
 mod removals;
 mod replicas;
@@ -42,7 +43,6 @@ pub mod server;
 mod setup;
 mod source;
 mod stalled_releases;
-mod state_changes;
 pub mod statuses;
 mod supervisor;
 mod waiting;
@@ -55,28 +55,30 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{Claimed, ControllerEvent, Heard, Listener, RetainedOutcome};
+pub use self::event::{
+    ControllerEvent, EnvironmentOwner, EventReceivers, EventSender, RetainedOutcome,
+};
 pub use self::pull_requests::{Live, Previewed, Previews};
-pub use self::replicas::Sharing;
+pub use self::replicas::ReplicaGroup;
 pub use self::setup::{Repository, Setup, SourcePolicy};
 pub use pleach_reconciler::outcome::ReconcileOutcome;
 
-use self::backoff::Paces;
+use self::backoff::FetchSchedule;
 use self::clock::Clock;
 use self::concurrency::ReconcilePermits;
 use self::crash::Crashes;
 use self::drift::Watches;
-use self::liveness::Pulse;
+use self::liveness::Liveness;
+use self::loader::Loader;
 use self::pull_requests::PullRequests;
 use self::pull_requests::work::slots::Slots;
-use self::read::Reading;
-use self::replicas::{Replica, Standing};
-use self::self_update::Last;
+use self::replicas::{Leadership, Replica};
+use self::self_update::SelfUpdate;
 use self::source::SourceState;
 use self::supervisor::Supervisor;
 use pleach_engine::bounded_render::RenderSlots;
 use pleach_engine::fetching::Fetcher;
-use pleach_engine::sync::Claim as LeaseClaim;
+use pleach_engine::sync::Claim as LeaseIdentity;
 use pleach_git::budget::Budget;
 
 /// Actions of a plan that count as changes of an object.
@@ -98,15 +100,15 @@ pub struct TaskFailed(#[source] tokio::task::JoinError);
 /// Resources that all tasks share.
 #[derive(Debug, Clone)]
 struct Shared {
-    listener: Listener,
+    events: EventSender,
     clock: Clock,
-    claim: LeaseClaim,
+    lease_identity: LeaseIdentity,
     watches: Watches,
-    last: Last,
-    sights: ReconcilePermits,
+    self_update: SelfUpdate,
+    permits: ReconcilePermits,
     /// Permits to fetch the history of a branch.
     histories: Arc<Semaphore>,
-    reading: Reading,
+    loader: Loader,
     fetching: Fetching,
     crashes: Crashes,
     stop: CancellationToken,
@@ -123,14 +125,14 @@ struct Fetching {
 /// Handle that triggers an immediate fetch of repositories.
 #[derive(Debug, Clone)]
 pub struct Trigger {
-    wakes: Vec<Wakes>,
+    triggers: Vec<RepositoryTriggers>,
     /// Number of requests per repository, shared with the other replicas.
-    asked: watch::Sender<Vec<u64>>,
+    requests: watch::Sender<Vec<u64>>,
 }
 
 /// Notifications of the tasks of one repository.
 #[derive(Debug, Clone, Default)]
-struct Wakes {
+struct RepositoryTriggers {
     source: Arc<Notify>,
     pull_requests: Arc<Notify>,
 }
@@ -138,25 +140,29 @@ struct Wakes {
 impl Trigger {
     fn new(repositories: usize) -> Self {
         Self {
-            wakes: (0..repositories).map(|_| Wakes::default()).collect(),
-            asked: watch::Sender::new(vec![0; repositories]),
+            triggers: (0..repositories)
+                .map(|_| RepositoryTriggers::default())
+                .collect(),
+            requests: watch::Sender::new(vec![0; repositories]),
         }
     }
 
     /// Triggers a fetch of the repository at this index, here and in the other replicas. Requests
     /// that arrive during a fetch result in one more fetch.
     pub fn fetch(&self, repository: usize) {
-        if let Some(wakes) = self.wakes.get(repository) {
-            wakes.source.notify_one();
-            self.asked.send_modify(|asked| asked[repository] += 1);
+        if let Some(triggers) = self.triggers.get(repository) {
+            triggers.source.notify_one();
+            self.requests
+                .send_modify(|requests| requests[repository] += 1);
         }
     }
 
     /// Triggers a check of the pull requests of a repository, like [`Self::fetch`].
-    pub fn look_at_pull_requests(&self, repository: usize) {
-        if let Some(wakes) = self.wakes.get(repository) {
-            wakes.pull_requests.notify_one();
-            self.asked.send_modify(|asked| asked[repository] += 1);
+    pub fn check_pull_requests(&self, repository: usize) {
+        if let Some(triggers) = self.triggers.get(repository) {
+            triggers.pull_requests.notify_one();
+            self.requests
+                .send_modify(|requests| requests[repository] += 1);
         }
     }
 }
@@ -164,20 +170,20 @@ impl Trigger {
 /// The controller, ready to run.
 pub struct Controller {
     setup: Setup,
-    listener: Listener,
+    events: EventSender,
     trigger: Trigger,
-    pulse: Pulse,
+    liveness: Liveness,
 }
 
 impl Controller {
     /// Creates the controller. Nothing runs yet.
-    pub fn new(setup: Setup, listener: Listener) -> Self {
+    pub fn new(setup: Setup, events: EventSender) -> Self {
         let trigger = Trigger::new(setup.repositories.len());
         Self {
             setup,
-            listener,
+            events,
             trigger,
-            pulse: Pulse::default(),
+            liveness: Liveness::default(),
         }
     }
 
@@ -187,8 +193,8 @@ impl Controller {
     }
 
     /// Returns the liveness of the controller, for the probes.
-    pub fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    pub fn liveness(&self) -> Liveness {
+        self.liveness.clone()
     }
 
     /// Runs until stopped. Work in progress ends at its next safe point.
@@ -198,17 +204,17 @@ impl Controller {
 
     async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         let stop = stop.child_token();
-        let (watches, asked) = Watches::new(self.setup.drift_watch);
+        let (watches, requests) = Watches::new(self.setup.drift_watch);
         let (fetching, changes) = fetching(&self.setup);
         let shared = Shared {
-            listener: self.listener.clone(),
+            events: self.events.clone(),
             clock: Clock::start(),
-            claim: self.setup.claim,
+            lease_identity: self.setup.lease_identity,
             watches,
-            last: Last::of(self.setup.own),
-            sights: ReconcilePermits::new(self.listener.clone()),
+            self_update: SelfUpdate::of(self.setup.own),
+            permits: ReconcilePermits::new(self.events.clone()),
             histories: Arc::new(Semaphore::new(1)),
-            reading: Reading {
+            loader: Loader {
                 slots: RenderSlots::by(self.setup.program, self.setup.repositories.len()),
                 stop: stop.clone(),
             },
@@ -217,65 +223,65 @@ impl Controller {
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn_local(self.pulse.clone().beat(stop.clone()));
-        tasks.spawn_local(drift::follow_all(asked, stop.clone()));
+        tasks.spawn_local(self.liveness.clone().run_heartbeat(stop.clone()));
+        tasks.spawn_local(drift::follow_all(requests, stop.clone()));
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
-        let mut paces = Vec::new();
-        for (repository, wakes) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
+        let mut fetch_schedules = Vec::new();
+        for (repository, triggers) in self.setup.repositories.iter().zip(&self.trigger.triggers) {
             let (sender, receiver) = watch::channel(SourceState::default());
-            let pace = Paces::default();
+            let schedule = FetchSchedule::default();
             tasks.spawn_local(source::follow(
                 repository.clone(),
-                (Arc::clone(&wakes.source), pace.clone()),
+                (Arc::clone(&triggers.source), schedule.clone()),
                 (sender, Arc::clone(&changed)),
                 shared.clone(),
             ));
             sources.push(receiver);
-            paces.push(pace);
+            fetch_schedules.push(schedule);
         }
-        let (standing, mut stands) = watch::channel(match &self.setup.sharing {
-            None => Standing::Alone,
-            Some(_) => Standing::Out,
+        let (leadership_sender, mut leadership) = watch::channel(match &self.setup.replica_group {
+            None => Leadership::All,
+            Some(_) => Leadership::Nothing,
         });
         // Keep the membership until all other tasks have ended.
         let leave = CancellationToken::new();
         let mut membership = JoinSet::new();
-        if let Some(sharing) = self.setup.sharing {
+        if let Some(replica_group) = self.setup.replica_group {
             let replica = Replica::new(
-                sharing,
+                replica_group,
                 shared.clone(),
-                standing,
+                leadership_sender,
                 (&self.setup.repositories, &self.trigger),
             );
             membership.spawn_local(replica.run(leave.clone()));
         }
         let slots = Slots::new(PREVIEWS);
         let repositories = self.setup.repositories.iter();
-        for (repository, wakes) in repositories.zip(&self.trigger.wakes) {
+        for (repository, triggers) in repositories.zip(&self.trigger.triggers) {
             let Some(previews) = &repository.previews else {
                 continue;
             };
             let pull_requests = PullRequests::new(
                 (repository, previews, changes),
-                Arc::clone(&wakes.pull_requests),
-                (slots.clone(), stands.clone()),
+                Arc::clone(&triggers.pull_requests),
+                (slots.clone(), leadership.clone()),
                 shared.clone(),
             );
             tasks.spawn_local(pull_requests.run());
         }
-        let mut supervisor = Supervisor::new(&self.setup.repositories, paces, shared);
+        let mut supervisor = Supervisor::new(&self.setup.repositories, fetch_schedules, shared);
         let ended = loop {
             let states = newest(&mut sources);
-            let stand = stands.borrow_and_update().clone();
-            supervisor.assign(&states, &stand, &mut tasks);
+            let present = leadership.borrow_and_update().clone();
+            supervisor.assign(&states, &present, &mut tasks);
             if states.iter().all(|state| state.was_tried) {
-                self.pulse.is_ready();
+                self.liveness.set_ready();
             }
             tokio::select! {
                 () = changed.notified() => {}
                 // If the channel is closed, this replica runs alone.
-                Ok(()) = stands.changed() => {}
+                Ok(()) = leadership.changed() => {}
                 () = stop.cancelled() => break Ok(()),
                 Some(ended) = tasks.join_next() => if let Err(error) = ended
                     && !error.is_cancelled()
@@ -290,9 +296,9 @@ impl Controller {
                 },
             }
         };
-        self.pulse.is_draining();
+        self.liveness.set_draining();
         stop.cancel();
-        let mut ended = ended.and(drain(&mut tasks, &mut membership, &mut stands).await);
+        let mut ended = ended.and(drain(&mut tasks, &mut membership, &mut leadership).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and_then(|()| task.map_err(TaskFailed));
@@ -340,7 +346,7 @@ fn shares(budget: u64, previewed: usize) -> (u64, u64) {
 async fn drain(
     tasks: &mut JoinSet<()>,
     membership: &mut JoinSet<()>,
-    stands: &mut watch::Receiver<Standing>,
+    leadership: &mut watch::Receiver<Leadership>,
 ) -> Result<(), TaskFailed> {
     let mut ended = Ok(());
     loop {
@@ -352,7 +358,7 @@ async fn drain(
                 }
                 Some(_) => {}
             },
-            Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+            Ok(()) = leadership.changed() => if *leadership.borrow_and_update() == Leadership::Nothing {
                 tasks.abort_all();
             },
             Some(task) = membership.join_next() => if let Err(error) = task {
@@ -382,8 +388,8 @@ mod tests {
         tasks.spawn(std::future::pending());
         let mut membership: JoinSet<()> = JoinSet::new();
         membership.spawn(async { panic!("a bug") });
-        let (_standing, mut stands) = watch::channel(Standing::Alone);
-        let ended = drain(&mut tasks, &mut membership, &mut stands).await;
+        let (_standing, mut leadership) = watch::channel(Leadership::All);
+        let ended = drain(&mut tasks, &mut membership, &mut leadership).await;
         assert!(ended.unwrap_err().0.is_panic());
     }
 
@@ -393,9 +399,9 @@ mod tests {
         tasks.spawn(std::future::pending());
         let mut membership: JoinSet<()> = JoinSet::new();
         membership.spawn(std::future::pending());
-        let (standing, mut stands) = watch::channel(Standing::Alone);
-        standing.send_replace(Standing::Out);
-        let draining = drain(&mut tasks, &mut membership, &mut stands);
+        let (leadership_sender, mut leadership) = watch::channel(Leadership::All);
+        leadership_sender.send_replace(Leadership::Nothing);
+        let draining = drain(&mut tasks, &mut membership, &mut leadership);
         let ended = tokio::time::timeout(Duration::from_secs(10), draining).await;
         assert!(ended.unwrap().is_ok());
     }

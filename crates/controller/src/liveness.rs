@@ -14,51 +14,51 @@ const MISSED: Duration = Duration::from_mins(1);
 /// Heartbeat of the controller. Clones share it. Slow clusters and repositories have their own time
 /// limits and never affect it.
 #[derive(Debug, Clone, Default)]
-pub struct Pulse(Arc<Mutex<State>>);
+pub struct Liveness(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    beat: Option<Instant>,
+    last_beat: Option<Instant>,
     ready: bool,
     draining: bool,
 }
 
-impl Pulse {
+impl Liveness {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the heartbeat until shutdown.
-    pub(super) async fn beat(self, stop: CancellationToken) {
+    pub(super) async fn run_heartbeat(self, stop: CancellationToken) {
         loop {
-            self.lock().beat = Some(Instant::now());
+            self.lock().last_beat = Some(Instant::now());
             if stop.run_until_cancelled(sleep(BEAT)).await.is_none() {
                 return;
             }
         }
     }
 
-    pub(super) fn is_ready(&self) {
+    pub(super) fn set_ready(&self) {
         self.lock().ready = true;
     }
 
-    pub(super) fn is_draining(&self) {
+    pub(super) fn set_draining(&self) {
         self.lock().draining = true;
     }
 
     /// Describes a stuck controller; `None` while it is live.
-    pub fn hangs(&self) -> Option<String> {
+    pub fn stuck(&self) -> Option<String> {
         let state = self.lock();
         let now = Instant::now();
         if state.draining {
             return None;
         }
-        if let Some(beat) = state.beat
-            && now > beat + MISSED
+        if let Some(last_beat) = state.last_beat
+            && now > last_beat + MISSED
         {
             return Some(format!(
                 "the controller is stuck: no task ran for {:?}",
-                now - beat
+                now - last_beat
             ));
         }
         None
@@ -66,7 +66,7 @@ impl Pulse {
 
     /// Returns readiness: every repository was tried once, and no shutdown is in progress. Failed
     /// fetches count too, because git does not affect readiness.
-    pub fn takes_work(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         let state = self.lock();
         state.ready && !state.draining
     }
@@ -78,21 +78,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_controller_without_heartbeats_is_stuck() {
-        let pulse = Pulse::default();
+        let liveness = Liveness::default();
         let stop = CancellationToken::new();
         stop.cancel();
-        pulse.clone().beat(stop).await;
+        liveness.clone().run_heartbeat(stop).await;
         tokio::time::advance(MISSED + BEAT).await;
-        assert!(pulse.hangs().is_some());
+        assert!(liveness.stuck().is_some());
     }
 
     #[test]
     fn the_controller_is_ready_until_it_drains() {
-        let pulse = Pulse::default();
-        assert!(!pulse.takes_work());
-        pulse.is_ready();
-        assert!(pulse.takes_work());
-        pulse.is_draining();
-        assert!(!pulse.takes_work());
+        let liveness = Liveness::default();
+        assert!(!liveness.is_ready());
+        liveness.set_ready();
+        assert!(liveness.is_ready());
+        liveness.set_draining();
+        assert!(!liveness.is_ready());
     }
 }

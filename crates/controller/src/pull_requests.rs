@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::subject::Subject;
 use self::work::slots::Slots;
 use self::work::{Outcome, Work};
-use super::replicas::Standing;
+use super::replicas::Leadership;
 use super::{ControllerEvent, Repository, Shared, backoff};
 use pleach_engine::{preview_process::Verdict, words};
 use pleach_forge::{Forge, PullRequest};
@@ -32,7 +32,7 @@ use pleach_forge::{Forge, PullRequest};
 const POLL: Duration = Duration::from_mins(1);
 /// Number of extra failures that an unanswered cluster counts for, so that it gets a longer
 /// backoff.
-const CALMER: u32 = 2;
+const UNANSWERED_FAILURES: u32 = 2;
 /// Shortest time between lists. Each list costs a request, and anyone can trigger one with a
 /// comment.
 const SHORTEST: Duration = Duration::from_secs(3);
@@ -113,12 +113,12 @@ struct Open {
     /// Time of the last activity, in the format of the forge.
     updated_at: Option<String>,
     /// Remaining checks for the consent of a member.
-    questions: u8,
+    consent_checks: u8,
 }
 
 /// Number of consent checks after an activity. Two, because forges have timestamps in seconds and
 /// two activities can share one.
-const QUESTIONS: u8 = 2;
+const CONSENT_CHECKS: u8 = 2;
 
 /// Result of one attempt. The inner `None`: already posted before.
 type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
@@ -126,9 +126,9 @@ type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
 /// Task of the pull requests of a repository.
 pub(super) struct PullRequests {
     work: Arc<Work>,
-    wake: Arc<Notify>,
+    trigger: Arc<Notify>,
     /// Leadership: selects the replica that previews.
-    stands: watch::Receiver<Standing>,
+    leadership: watch::Receiver<Leadership>,
     shared: Shared,
     open: BTreeMap<u64, Open>,
     tasks: JoinSet<Option<Ended>>,
@@ -137,14 +137,14 @@ pub(super) struct PullRequests {
 impl PullRequests {
     pub(super) fn new(
         (repository, previews, disk): (&Repository, &Previews, Disk),
-        wake: Arc<Notify>,
-        (slots, stands): (Slots, watch::Receiver<Standing>),
+        trigger: Arc<Notify>,
+        (slots, leadership): (Slots, watch::Receiver<Leadership>),
         shared: Shared,
     ) -> Self {
         Self {
             work: Arc::new(Work::new((repository, previews, disk), slots)),
-            wake,
-            stands,
+            trigger,
+            leadership,
             shared,
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -159,7 +159,7 @@ impl PullRequests {
             if !self.leads() {
                 // Dropping an entry cancels its preview.
                 self.open.clear();
-                match stop.run_until_cancelled(self.stands.changed()).await {
+                match stop.run_until_cancelled(self.leadership.changed()).await {
                     Some(Ok(())) => continue,
                     _ => break,
                 }
@@ -169,12 +169,12 @@ impl PullRequests {
                 None => break,
                 Some(Ok(pulls)) => {
                     failures = 0;
-                    self.settle(pulls);
+                    self.update(pulls);
                 }
                 Some(Err(error)) => {
                     failures += 1;
                     self.shared
-                        .listener
+                        .events
                         .report(ControllerEvent::ForgeUnreachable {
                             repository: self.work.repository.clone(),
                             message: words(&error),
@@ -191,43 +191,43 @@ impl PullRequests {
         }
         self.open.clear();
         while let Some(ended) = self.tasks.join_next().await {
-            pass_on(ended);
+            propagate_panic(ended);
         }
     }
 
     /// Returns whether this replica previews.
     fn leads(&mut self) -> bool {
-        let standing = self.stands.borrow_and_update();
-        standing.leads_previews(&self.work.repository)
+        let leadership = self.leadership.borrow_and_update();
+        leadership.leads_previews(&self.work.repository)
     }
 
     /// Waits until there is something to do. Returns false at shutdown.
     async fn wait(&mut self, until: Instant, was_listed: bool) -> bool {
-        let rested = Instant::now() + SHORTEST;
+        let earliest = Instant::now() + SHORTEST;
         loop {
             let retries = self.open.values().filter_map(|one| one.retry_at);
-            let until = next_list((rested, until), retries, was_listed);
+            let until = next_list((earliest, until), retries, was_listed);
             tokio::select! {
                 () = self.shared.stop.cancelled() => return false,
-                () = self.wake.notified() => break,
-                Ok(()) = self.stands.changed() => if !self.leads() {
+                () = self.trigger.notified() => break,
+                Ok(()) = self.leadership.changed() => if !self.leads() {
                     return true;
                 },
                 () = sleep_until(until) => return true,
-                Some(ended) = self.tasks.join_next() => self.end(pass_on(ended)),
+                Some(ended) = self.tasks.join_next() => self.end(propagate_panic(ended)),
             }
         }
         // Combine several events into one list.
-        let resting = sleep_until(rested);
+        let waiting = sleep_until(earliest);
         self.shared
             .stop
-            .run_until_cancelled(resting)
+            .run_until_cancelled(waiting)
             .await
             .is_some()
     }
 
     /// Adapts the tasks to the open pull requests.
-    fn settle(&mut self, pulls: Vec<PullRequest>) {
+    fn update(&mut self, pulls: Vec<PullRequest>) {
         let numbers: BTreeSet<u64> = pulls.iter().map(|pull| pull.number).collect();
         // Dropping an entry cancels its preview.
         self.open.retain(|number, _| numbers.contains(number));
@@ -251,21 +251,21 @@ impl PullRequests {
                 unanswered: 0,
                 retry_at: Some(Instant::now()),
                 updated_at: None,
-                questions: 0,
+                consent_checks: 0,
             });
             if open.subject.awaits_consent()
                 && (updated_at.is_none() || updated_at != open.updated_at)
             {
                 open.updated_at = updated_at;
-                open.questions = QUESTIONS;
+                open.consent_checks = CONSENT_CHECKS;
             }
             let is_due = open.retry_at.is_some_and(|at| at <= Instant::now());
             // A backoff after a failure has priority.
-            let is_asked = open.retry_at.is_none() && open.questions > 0;
-            if !open.runs && (is_due || is_asked) {
+            let needs_consent_check = open.retry_at.is_none() && open.consent_checks > 0;
+            if !open.runs && (is_due || needs_consent_check) {
                 open.runs = true;
                 open.retry_at = None;
-                open.questions = open.questions.saturating_sub(1);
+                open.consent_checks = open.consent_checks.saturating_sub(1);
                 self.start(&open);
             }
             self.open.insert(number, open);
@@ -279,8 +279,8 @@ impl PullRequests {
         self.tasks.spawn_local(async move {
             let trying = async {
                 // New previews do not queue behind repeated ones of an unreachable cluster.
-                let _again = if is_again {
-                    Some(work.again.acquire().await.ok()?)
+                let _retry = if is_again {
+                    Some(work.retries.acquire().await.ok()?)
                 } else {
                     None
                 };
@@ -307,7 +307,7 @@ impl PullRequests {
             return;
         };
         open.runs = false;
-        if open.questions > 0 {
+        if open.consent_checks > 0 {
             // An activity happened during the attempt.
             open.retry_at = Some(Instant::now() + SHORTEST);
         }
@@ -316,7 +316,7 @@ impl PullRequests {
             Ok(Some(outcome)) => {
                 if outcome.is_unanswered {
                     open.unanswered += 1;
-                    let pause = backoff::after(open.unanswered.saturating_add(CALMER));
+                    let pause = backoff::after(open.unanswered.saturating_add(UNANSWERED_FAILURES));
                     open.retry_at = Some(Instant::now() + pause);
                 }
                 (outcome.previewed, outcome.message)
@@ -327,7 +327,7 @@ impl PullRequests {
                 (Previewed::Failed, message)
             }
         };
-        self.shared.listener.report(ControllerEvent::Previewed {
+        self.shared.events.report(ControllerEvent::Previewed {
             repository: self.work.repository.clone(),
             number: subject.number,
             head: subject.head,
@@ -347,16 +347,16 @@ impl Drop for Open {
 /// Returns the time of the next list: `until`, or earlier for a retry of a pull request. A forge
 /// that did not answer is not queried early, so that its backoff grows.
 fn next_list(
-    (rested, until): (Instant, Instant),
+    (earliest, until): (Instant, Instant),
     retries: impl Iterator<Item = Instant>,
     was_listed: bool,
 ) -> Instant {
     let retry = retries.filter(|_| was_listed).min();
-    retry.map_or(until, |retry| retry.min(until)).max(rested)
+    retry.map_or(until, |retry| retry.min(until)).max(earliest)
 }
 
 /// Propagates the panic of a task.
-fn pass_on(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended> {
+fn propagate_panic(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended> {
     match ended {
         Ok(ended) => ended,
         Err(error) => match error.try_into_panic() {

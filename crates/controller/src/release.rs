@@ -14,9 +14,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::tasks::Executor;
-use super::catch_panic::guarded;
+use super::catch_panic::catch_panic;
 use super::crash::Attempt;
-use super::history_lookup::{Question, Recalled};
+use super::history_lookup::{LookupRequest, LookupResult};
 use super::requests::Requests;
 use super::run::Target;
 use super::{Shared, backoff};
@@ -34,13 +34,13 @@ pub(super) struct ReleaseTask {
 
 /// Channels between the releases of an environment.
 #[derive(Debug, Clone)]
-pub(super) struct Neighbors {
+pub(super) struct ReleaseChannels {
     /// Signals that a dependency might have become ready.
     pub(super) ready: Arc<Notify>,
     /// Channel to report, by name, that the release was reconciled.
-    pub(super) reached: mpsc::UnboundedSender<String>,
+    pub(super) reconciled: mpsc::UnboundedSender<String>,
     /// Channel for history lookups.
-    pub(super) questions: mpsc::UnboundedSender<Question>,
+    pub(super) lookups: mpsc::UnboundedSender<LookupRequest>,
     /// The user requests.
     pub(super) requests: Requests,
     /// The commit in progress, until all releases are planned.
@@ -49,21 +49,21 @@ pub(super) struct Neighbors {
 
 /// Received events of a release.
 struct Inbox {
-    wanted: watch::Receiver<Arc<Target>>,
+    desired_receiver: watch::Receiver<Arc<Target>>,
     is_removed: bool,
     /// Triggered by user requests.
-    wake: Arc<Notify>,
+    trigger: Arc<Notify>,
     ready: Arc<Notify>,
     stop: CancellationToken,
     is_stopped: bool,
     /// The history lookup in progress.
-    lookup: Option<(TaskId, oneshot::Receiver<Recalled>)>,
+    lookup: Option<(TaskId, oneshot::Receiver<LookupResult>)>,
 }
 
 /// A received event.
 enum Received {
     Target(Arc<Target>),
-    LookedUp(TaskId, Option<Recalled>),
+    LookedUp(TaskId, Option<LookupResult>),
     Other(Event),
 }
 
@@ -78,12 +78,12 @@ struct Desired {
 
 impl ReleaseTask {
     pub(super) fn new(
-        mut wanted: watch::Receiver<Arc<Target>>,
-        wake: Arc<Notify>,
-        neighbors: Neighbors,
+        mut desired_receiver: watch::Receiver<Arc<Target>>,
+        trigger: Arc<Notify>,
+        channels: ReleaseChannels,
         shared: Shared,
     ) -> Self {
-        let target = Arc::clone(&wanted.borrow_and_update());
+        let target = Arc::clone(&desired_receiver.borrow_and_update());
         let mut desired = Desired {
             targets: Targets::new(),
             contents: BTreeMap::new(),
@@ -94,16 +94,16 @@ impl ReleaseTask {
         Self {
             machine: Release::new(facts, shared.clock.moment()),
             inbox: Inbox {
-                wanted,
+                desired_receiver,
                 is_removed: false,
-                wake,
-                ready: Arc::clone(&neighbors.ready),
+                trigger,
+                ready: Arc::clone(&channels.ready),
                 stop: shared.stop.clone(),
                 is_stopped: false,
                 lookup: None,
             },
             desired,
-            executor: Executor::new(target, neighbors, shared),
+            executor: Executor::new(target, channels, shared),
         }
     }
 
@@ -111,7 +111,7 @@ impl ReleaseTask {
     /// release.
     pub(super) async fn run(mut self) {
         let mut panics = 0;
-        while guarded(Box::pin(self.live())).await.is_none() {
+        while catch_panic(Box::pin(self.live())).await.is_none() {
             panics += 1;
             if !self.restart(panics).await {
                 return;
@@ -126,15 +126,15 @@ impl ReleaseTask {
         tokio::select! {
             biased;
             () = self.inbox.stop.cancelled() => return false,
-            changed = self.inbox.wanted.changed() => if changed.is_err() {
+            changed = self.inbox.desired_receiver.changed() => if changed.is_err() {
                 return false;
             },
             () = sleep(backoff::after(panics)) => {}
         }
         *self = Self::new(
-            self.inbox.wanted.clone(),
-            Arc::clone(&self.inbox.wake),
-            self.executor.neighbors.clone(),
+            self.inbox.desired_receiver.clone(),
+            Arc::clone(&self.inbox.trigger),
+            self.executor.channels.clone(),
             self.executor.shared.clone(),
         );
         true
@@ -160,7 +160,7 @@ impl ReleaseTask {
                     self.executor.cancel = CancellationToken::new();
                     next = Some((id, task));
                 }
-                Command::Started => self.executor.begun(),
+                Command::Started => self.executor.started(),
                 Command::Finished(finished) => self.executor.finished(*finished),
                 Command::NotifyDependents => self.executor.notify_dependents(),
                 Command::LookUp(id, commit) => {
@@ -238,14 +238,14 @@ impl Inbox {
                 self.is_stopped = true;
                 Received::Other(Event::Stopped)
             }
-            changed = self.wanted.changed(), if !self.is_removed => if changed.is_ok() {
-                Received::Target(Arc::clone(&self.wanted.borrow_and_update()))
+            changed = self.desired_receiver.changed(), if !self.is_removed => if changed.is_ok() {
+                Received::Target(Arc::clone(&self.desired_receiver.borrow_and_update()))
             } else {
                 self.is_removed = true;
                 Received::Other(Event::Removed)
             },
             (id, found) = lookup => Received::LookedUp(id, found),
-            () = self.wake.notified() => Received::Other(Event::Requested),
+            () = self.trigger.notified() => Received::Other(Event::Requested),
             () = self.ready.notified() => Received::Other(Event::DependencyReconciled),
         };
         if matches!(received, Received::LookedUp(..)) {
@@ -285,7 +285,7 @@ impl Desired {
     }
 
     /// Adds the result of a history lookup.
-    fn found(&mut self, id: TargetId, found: Option<Recalled>) -> Found {
+    fn found(&mut self, id: TargetId, found: Option<LookupResult>) -> Found {
         let Some(found) = found else {
             return Found::Failed;
         };

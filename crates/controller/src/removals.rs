@@ -15,12 +15,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::report::Leaving;
-use super::catch_panic::guarded;
-use super::outcome::{failure, reasons};
-use super::read::Which;
+use self::report::{LastReport, RemovedRelease};
+use super::catch_panic::catch_panic;
+use super::loader::EnvironmentAt;
+use super::plan_facts::{failure, reasons};
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Target, TermsDigest, execute, in_time};
+use super::run::{LIMIT, RunResult, Target, TermsDigest, execute, in_time};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
 use pleach_cluster::Class;
 use pleach_engine::{
@@ -32,9 +32,9 @@ use pleach_git::mirror::Reader;
 
 /// Present state of an environment.
 #[derive(Debug, Clone)]
-pub(super) struct Last {
+pub(super) struct PresentState {
     /// Its first release, for settings that all releases share.
-    pub(super) wanted: Arc<Target>,
+    pub(super) target: Arc<Target>,
     /// Reader of its files.
     pub(super) reader: Reader,
     /// The newest commit. Older ones can be missing from the mirror.
@@ -42,38 +42,38 @@ pub(super) struct Last {
 }
 
 /// Task that uninstalls releases of an environment.
-pub(super) struct Ends {
-    wanted: watch::Receiver<Last>,
+pub(super) struct UninstallTask {
+    states: watch::Receiver<PresentState>,
     /// Triggered by user requests on a release that left git, for example an approval or a resume.
-    asked: Arc<Notify>,
+    trigger: Arc<Notify>,
     /// The user requests.
     requests: Requests,
     shared: Shared,
     /// Last reported state of releases that left git.
-    leaving: BTreeMap<ReleaseName, Leaving>,
+    removed: BTreeMap<ReleaseName, LastReport>,
 }
 
 /// Outcome of a round of uninstalls.
-struct Ended {
+struct RoundOutcome {
     /// Whether every uninstall that is allowed has succeeded.
     done: bool,
     /// A release with a sync request that is still open.
     open: Option<String>,
 }
 
-impl Ends {
+impl UninstallTask {
     pub(super) fn new(
-        wanted: watch::Receiver<Last>,
-        asked: Arc<Notify>,
+        states: watch::Receiver<PresentState>,
+        trigger: Arc<Notify>,
         requests: Requests,
         shared: Shared,
     ) -> Self {
         Self {
-            wanted,
-            asked,
+            states,
+            trigger,
             requests,
             shared,
-            leaving: BTreeMap::new(),
+            removed: BTreeMap::new(),
         }
     }
 
@@ -82,10 +82,11 @@ impl Ends {
         let mut failures = 0;
         loop {
             let answered = self.requests.answered();
-            let last = self.wanted.borrow_and_update().clone();
-            let desired = Arc::clone(&last.wanted);
+            let present = self.states.borrow_and_update().clone();
+            let desired = Arc::clone(&present.target);
             let stop = self.shared.stop.clone();
-            let Ended { done, open } = Box::pin(self.end_all(last, answered, &stop)).await;
+            let RoundOutcome { done, open } =
+                Box::pin(self.uninstall_all(present, answered, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
             let sync = &desired.loaded.environment.sync;
             let pause = if done {
@@ -98,16 +99,16 @@ impl Ends {
             };
             let answering = async {
                 match &open {
-                    Some(release) => self.requests.answer_to(release).await,
+                    Some(release) => self.requests.wait_until_answered(release).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = self.wanted.changed() => if changed.is_err() {
+                changed = self.states.changed() => if changed.is_err() {
                     return;
                 },
-                () = self.asked.notified() => {}
+                () = self.trigger.notified() => {}
                 () = answering => {}
                 () = sleep(pause) => {}
             }
@@ -115,16 +116,21 @@ impl Ends {
     }
 
     /// Uninstalls releases as far as allowed, and withdraws requests on releases that stay.
-    async fn end_all(&mut self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
-        let mut ended = Ended {
+    async fn uninstall_all(
+        &mut self,
+        present: PresentState,
+        answered: u64,
+        stop: &CancellationToken,
+    ) -> RoundOutcome {
+        let mut ended = RoundOutcome {
             done: true,
             open: None,
         };
-        let Last {
-            wanted: desired,
+        let PresentState {
+            target: desired,
             reader,
             commit,
-        } = last;
+        } = present;
         let environment = &desired.loaded.environment;
         let search = Search::In(environment.store.clone());
         let listing = state::releases(&desired.cluster, &search);
@@ -139,58 +145,66 @@ impl Ends {
                 return ended;
             }
         };
-        let mut leaving = candidates(&desired.loaded, true, readable(releases.clone()));
+        let mut removed = candidates(&desired.loaded, true, readable(releases.clone()));
         // Releases of other environments belong to other branches.
-        leaving.retain(|(name, ..)| name.environment == environment.name);
-        let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
-        self.leaving.retain(|name, _| names.contains(name));
+        removed.retain(|(name, ..)| name.environment == environment.name);
+        let names: BTreeSet<ReleaseName> = removed.iter().map(|(name, ..)| name.clone()).collect();
+        self.removed.retain(|name, _| names.contains(name));
         let now = Timestamp::now();
         // Outside of the windows, only uninstall releases with a window override.
         let windows = |record: &Installed| policy(&environment.sync, &record.memory).windows;
-        let (may_go, wait): (Vec<_>, Vec<_>) =
-            leaving.into_iter().partition(|(name, _, record)| {
-                windows(record).are_open(now) || is_at_any_time(&releases, name)
+        let (allowed, waiting): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|(name, _, record)| {
+                windows(record).are_open(now) || overrides_windows(&releases, name)
             });
-        leaving = may_go;
-        if !wait.is_empty() {
-            for (name, store, record) in &wait {
+        removed = allowed;
+        if !waiting.is_empty() {
+            for (name, store, record) in &waiting {
                 let closed = window_closed(&windows(record), &UserRequests::default(), now);
-                let previous = (name, store, version(record));
-                let telling = Box::pin(self.report(&desired, previous, &closed));
-                if stop.run_until_cancelled(telling).await.is_none() {
+                let previous = RemovedRelease {
+                    name,
+                    store,
+                    version: version(record),
+                };
+                let reporting = Box::pin(self.report(&desired, previous, &closed));
+                if stop.run_until_cancelled(reporting).await.is_none() {
                     return ended;
                 }
             }
         }
-        if leaving.is_empty() {
+        if removed.is_empty() {
             return ended;
         }
-        let Some(leaving) = self.gone(&desired, (reader, commit), leaving).await else {
+        let Some(removed) = self.gone(&desired, (reader, commit), removed).await else {
             ended.done = false;
             return ended;
         };
-        for one in leaving {
-            if self.wanted.has_changed().unwrap_or(true) || stop.is_cancelled() {
+        for one in removed {
+            if self.states.has_changed().unwrap_or(true) || stop.is_cancelled() {
                 break;
             }
-            let Some(there) = releases.iter().find(|there| there.name == *one.name()) else {
+            let Some(summary) = releases.iter().find(|summary| summary.name == *one.name()) else {
                 continue;
             };
-            if there.user_requests.suspended(Timestamp::now()).is_some() {
+            if summary.user_requests.suspended(Timestamp::now()).is_some() {
                 continue;
             }
             // A release that is handed over waits until its successors are ready.
-            if !is_taken_over(&desired, &one, &releases) {
+            if !are_successors_ready(&desired, &one, &releases) {
                 ended.done = false;
                 continue;
             }
-            let Some(report) = Box::pin(self.end(&desired, &one, stop)).await else {
+            let Some(report) = Box::pin(self.uninstall_one(&desired, &one, stop)).await else {
                 break;
             };
-            let previous = there.record.as_ref().map(version).unwrap_or_default();
-            let previous = (one.name(), &there.store, previous);
-            let telling = Box::pin(self.report(&desired, previous, &report));
-            if stop.run_until_cancelled(telling).await.is_none() {
+            let previous = summary.record.as_ref().map(version).unwrap_or_default();
+            let previous = RemovedRelease {
+                name: one.name(),
+                store: &summary.store,
+                version: previous,
+            };
+            let reporting = Box::pin(self.report(&desired, previous, &report));
+            if stop.run_until_cancelled(reporting).await.is_none() {
                 break;
             }
             let outcome = report.outcome;
@@ -202,8 +216,8 @@ impl Ends {
                     | ReconcileOutcome::Interrupted
                     | ReconcileOutcome::Superseded
             );
-            if is_reconciled && self.holds_on(&desired, there, answered).await {
-                ended.open = Some(there.name.release.clone());
+            if is_reconciled && self.is_request_open(&desired, summary, answered).await {
+                ended.open = Some(summary.name.release.clone());
             }
         }
         ended
@@ -215,30 +229,35 @@ impl Ends {
         &self,
         desired: &Target,
         (reader, commit): (Reader, String),
-        leaving: Vec<Candidate>,
+        removed: Vec<Candidate>,
     ) -> Option<Vec<Gone>> {
         let loaded = Arc::clone(&desired.loaded);
-        let reading = self.shared.reading.clone();
-        let reading = tokio::task::spawn_blocking(move || {
+        let loader = self.shared.loader.clone();
+        let loading = tokio::task::spawn_blocking(move || {
             let place = reader.place();
             let tree = place.tree(&commit).ok()?;
             // The files are untrusted: a push can declare successors for any release.
             let read = |environment: &str| {
-                reading.other(&Which {
+                loader.load_other(&EnvironmentAt {
                     place: place.clone(),
                     commit: commit.clone(),
                     name: environment.to_owned(),
                 })
             };
-            Some(gone(&loaded, &tree, leaving, &read))
+            Some(gone(&loaded, &tree, removed, &read))
         });
-        let read = self.shared.stop.run_until_cancelled(reading).await?;
+        let read = self.shared.stop.run_until_cancelled(loading).await?;
         read.ok().flatten()
     }
 
     /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
     /// otherwise.
-    async fn holds_on(&self, desired: &Target, release: &ReleaseSummary, answered: u64) -> bool {
+    async fn is_request_open(
+        &self,
+        desired: &Target,
+        release: &ReleaseSummary,
+        answered: u64,
+    ) -> bool {
         let Some(request) = &release.user_requests.sync else {
             return false;
         };
@@ -259,7 +278,7 @@ impl Ends {
     }
 
     /// Uninstalls one release, as far as allowed. Returns `None` at shutdown.
-    async fn end(
+    async fn uninstall_one(
         &self,
         desired: &Target,
         gone: &Gone,
@@ -267,19 +286,23 @@ impl Ends {
     ) -> Option<ReconcileReport> {
         let started = Instant::now();
         self.shared
-            .listener
+            .events
             .report(ControllerEvent::ReconcileStarted {
                 release: gone.name().clone(),
             });
-        let report = match guarded(Box::pin(self.uninstall(desired, gone, stop))).await {
+        let report = match catch_panic(Box::pin(self.plan_and_execute(desired, gone, stop))).await {
             Some(report) => report?,
             None => panicked(),
         };
         self.shared
-            .listener
+            .events
             .report(ControllerEvent::ReconcileFinished {
                 release: gone.name().clone(),
-                cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
+                cluster: desired
+                    .source_policy
+                    .cluster
+                    .as_ref()
+                    .map(|id| id.0.clone()),
                 revision: desired.revision(),
                 outcome: report.outcome,
                 message: report.message.clone(),
@@ -291,7 +314,7 @@ impl Ends {
         Some(report)
     }
 
-    async fn uninstall(
+    async fn plan_and_execute(
         &self,
         desired: &Target,
         gone: &Gone,
@@ -307,13 +330,13 @@ impl Ends {
                 let recorded = planned.observation.observed.policies();
                 let sync = policy(&desired.loaded.environment.sync, recorded);
                 let needs_approval = sync.needs_approval;
-                let lacks = if needs_approval && refusals.is_empty() {
-                    let asking = Box::pin(approval::missing(desired, &planned));
-                    stop.run_until_cancelled(asking).await?
+                let missing = if needs_approval && refusals.is_empty() {
+                    let querying = Box::pin(approval::missing(desired, &planned));
+                    stop.run_until_cancelled(querying).await?
                 } else {
                     None
                 };
-                if let Some(missing) = lacks {
+                if let Some(missing) = missing {
                     unapproved(&missing)
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.execute(desired, gone, planned)).await;
@@ -330,18 +353,18 @@ impl Ends {
 
     /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
     /// or the environment is no longer synced.
-    async fn execute(&self, desired: &Target, gone: &Gone, planned: Planned) -> Done {
+    async fn execute(&self, desired: &Target, gone: &Gone, planned: Planned) -> RunResult {
         let cluster = desired.planner(false).cluster_for(gone.name());
         let newer = CancellationToken::new();
         let run = execute(&self.shared, &cluster, planned, newer.clone());
-        let mut coming = self.wanted.clone();
+        let mut updates = self.states.clone();
         let watching = async {
             loop {
-                let Ok(()) = coming.changed().await else {
+                let Ok(()) = updates.changed().await else {
                     return newer.cancel();
                 };
-                let last = coming.borrow_and_update().clone();
-                if !is_meant_alike(desired, &last.wanted, gone.name()) {
+                let present = updates.borrow_and_update().clone();
+                if !is_unaffected(desired, &present.target, gone.name()) {
                     return newer.cancel();
                 }
             }
@@ -364,13 +387,13 @@ fn version(record: &Installed) -> &str {
 
 /// Returns whether the uninstall is unaffected by a new commit: the release is still absent, and
 /// consent and other terms are the same.
-fn is_meant_alike(before: &Target, now: &Target, name: &ReleaseName) -> bool {
+fn is_unaffected(before: &Target, now: &Target, name: &ReleaseName) -> bool {
     let terms = |desired: &Target| TermsDigest::of(&desired.loaded.environment, &name.release);
     !now.loaded.has(name) && terms(before) == terms(now)
 }
 
 /// Returns whether a user requested a sync of the release outside of the windows.
-fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
+fn overrides_windows(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
     let mut named = releases.iter().filter(|release| release.name == *name);
     named.any(|release| {
         let request = release.user_requests.sync.as_ref();
@@ -379,7 +402,7 @@ fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
 }
 
 /// Returns whether all successors of a release are ready at the desired commit.
-fn is_taken_over(desired: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
+fn are_successors_ready(desired: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
     gone.successors().all(|successor| {
         releases.iter().any(|release| {
             release.name == *successor

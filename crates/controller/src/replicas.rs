@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use pleach_model::object::ObjectId;
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::config::EnvironmentKey;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
-use super::{ControllerEvent, Repository, Shared, Trigger, Wakes, backoff};
+use super::{ControllerEvent, Repository, RepositoryTriggers, Shared, Trigger, backoff};
 use pleach_cluster::{
     Cluster, Connection, DeleteOptions, Depth, Propagation, ResourcePath, Retry, Selector,
 };
@@ -47,13 +47,13 @@ const TERMS: Terms = Terms {
     retry: Duration::from_millis(500),
 };
 /// Time limit for the deletion of a Lease.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay in which pushes are combined before they are passed on.
-const GATHER: Duration = Duration::from_millis(100);
+const BATCH: Duration = Duration::from_millis(100);
 
 /// Location where replicas find each other.
 #[derive(Debug, Clone)]
-pub struct Sharing {
+pub struct ReplicaGroup {
     /// Connection to the cluster with their Leases.
     pub connection: Connection,
     /// Namespace of their Leases.
@@ -62,7 +62,7 @@ pub struct Sharing {
     pub replica: String,
 }
 
-impl Sharing {
+impl ReplicaGroup {
     /// Creates the configuration of a replica with a random id.
     pub fn new(connection: Connection, namespace: String) -> Self {
         // Each hasher of the standard library has random keys.
@@ -77,72 +77,72 @@ impl Sharing {
 
 /// Leadership of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Leadership {
     /// Leads everything, because there are no other replicas.
-    Alone,
+    All,
     /// Leads its share.
-    Among {
+    Shared {
         /// Its name.
         own: String,
         /// Names of all live replicas.
         replicas: Vec<String>,
     },
     /// Leads nothing, because other replicas could have taken over.
-    Out,
+    Nothing,
 }
 
-impl Standing {
+impl Leadership {
     /// Returns whether this replica leads an environment: on all of its clusters, so that one
     /// replica knows the status of a commit.
-    pub(super) fn leads(&self, key: &ClaimKey) -> bool {
+    pub(super) fn leads(&self, key: &EnvironmentKey) -> bool {
         match self {
-            Self::Alone => true,
-            Self::Among { own, replicas } => {
+            Self::All => true,
+            Self::Shared { own, replicas } => {
                 leader(replicas, &format!("{}\n", key.environment)) == Some(own)
             }
-            Self::Out => false,
+            Self::Nothing => false,
         }
     }
 
     /// Returns whether this replica previews the pull requests of a repository.
     pub(super) fn leads_previews(&self, repository: &str) -> bool {
         match self {
-            Self::Alone => true,
+            Self::All => true,
             // The line break keeps the key distinct from any environment name.
-            Self::Among { own, replicas } => {
+            Self::Shared { own, replicas } => {
                 leader(replicas, &format!("previews of\n{repository}")) == Some(own)
             }
-            Self::Out => false,
+            Self::Nothing => false,
         }
     }
 }
 
 /// A replica in a group.
 pub(super) struct Replica {
-    sharing: Sharing,
+    group: ReplicaGroup,
     shared: Shared,
     /// Receivers of its leadership.
-    standing: watch::Sender<Standing>,
+    leadership: watch::Sender<Leadership>,
     /// Received pushes by repository index.
     pushes: watch::Receiver<Vec<u64>>,
     /// Names of the repositories, and their triggers.
-    repositories: Vec<(String, Wakes)>,
+    repositories: Vec<(String, RepositoryTriggers)>,
 }
 
 impl Replica {
     pub(super) fn new(
-        sharing: Sharing,
+        group: ReplicaGroup,
         shared: Shared,
-        standing: watch::Sender<Standing>,
+        leadership: watch::Sender<Leadership>,
         (repositories, trigger): (&[Repository], &Trigger),
     ) -> Self {
         let names = repositories.iter().map(|one| one.name.clone());
         Self {
-            sharing,
+            group,
             shared,
-            standing,
-            pushes: trigger.asked.subscribe(),
-            repositories: names.zip(trigger.wakes.iter().cloned()).collect(),
+            leadership,
+            pushes: trigger.requests.subscribe(),
+            repositories: names.zip(trigger.triggers.iter().cloned()).collect(),
         }
     }
 
@@ -151,42 +151,42 @@ impl Replica {
         let mut failures = 0;
         let mut attempt = 0_u32;
         while !leave.is_cancelled() {
-            let name = format!("{PREFIX}{}-{attempt}", self.sharing.replica);
+            let name = format!("{PREFIX}{}-{attempt}", self.group.replica);
             if attempt > 0 {
                 // All work under the previous name is dropped by now.
-                let claim = &self.shared.claim;
-                claim.peers.return_as_another(&claim.who);
+                let lease_identity = &self.shared.lease_identity;
+                lease_identity.peers.return_as_another(&lease_identity.who);
             }
             attempt += 1;
             match leave.run_until_cancelled(self.join(&name)).await {
                 None => return,
                 Some(Ok((cluster, lease))) => {
                     failures = 0;
-                    self.take_part(&name, &cluster, lease, &leave).await;
+                    self.participate(&name, &cluster, lease, &leave).await;
                 }
                 Some(Err(message)) => {
                     failures += 1;
                     tracing::error!(error = %message, "cannot join the replica group");
                 }
             }
-            self.stand(Standing::Out);
+            self.set_leadership(Leadership::Nothing);
             let pause = backoff::after(failures);
             let _ended = leave.run_until_cancelled(sleep(pause)).await;
         }
     }
 
-    fn stand(&self, standing: Standing) {
-        self.standing.send_if_modified(|known| {
-            let differs = *known != standing;
+    fn set_leadership(&self, leadership: Leadership) {
+        self.leadership.send_if_modified(|known| {
+            let differs = *known != leadership;
             if differs {
-                let there = match &standing {
-                    Standing::Among { replicas, .. } => replicas.len(),
-                    Standing::Alone | Standing::Out => 0,
+                let count = match &leadership {
+                    Leadership::Shared { replicas, .. } => replicas.len(),
+                    Leadership::All | Leadership::Nothing => 0,
                 };
                 self.shared
-                    .listener
-                    .report(ControllerEvent::ReplicasChanged { there });
-                *known = standing;
+                    .events
+                    .report(ControllerEvent::ReplicasChanged { replicas: count });
+                *known = leadership;
             }
             differs
         });
@@ -194,7 +194,7 @@ impl Replica {
 
     /// Creates the Lease of this replica.
     async fn join(&self, name: &str) -> Result<(Cluster, Lease), String> {
-        let cluster = Cluster::connect(&self.sharing.connection);
+        let cluster = Cluster::connect(&self.group.connection);
         let cluster = cluster.await.map_err(|error| words(&error))?;
         let stop = Stop::on(Cause::Interrupted, self.shared.stop.clone());
         let patience = Patience {
@@ -203,27 +203,27 @@ impl Replica {
             peers: &Peers::default(),
         };
         let id = self.id(name);
-        let claim = &self.shared.claim;
-        let who = claim.peers.name(&claim.who);
-        let acquiring = Lease::acquire(&cluster, &id, &who, TERMS, patience, |_| {});
+        let lease_identity = &self.shared.lease_identity;
+        let identity = lease_identity.peers.name(&lease_identity.who);
+        let acquiring = Lease::acquire(&cluster, &id, &identity, TERMS, patience, |_| {});
         let lease = acquiring.await.map_err(|error| words(&error))?;
         Ok((cluster, lease))
     }
 
     fn id(&self, name: &str) -> ObjectId {
-        let namespace = Some(self.sharing.namespace.as_str());
+        let namespace = Some(self.group.namespace.as_str());
         ObjectId::new("coordination.k8s.io", "Lease", namespace, name)
     }
 
     /// Watches the other replicas until our Lease is lost or deleted.
-    async fn take_part(
+    async fn participate(
         &mut self,
         name: &str,
         cluster: &Cluster,
         lease: Lease,
         leave: &CancellationToken,
     ) {
-        let selector = Selector::namespace(Some(&self.sharing.namespace));
+        let selector = Selector::namespace(Some(&self.group.namespace));
         let events = cluster.follow(&leases(), &selector, Depth::Full);
         let mut events = std::pin::pin!(events);
         let mut view = View::new(name, tokio::time::Instant::now());
@@ -232,31 +232,31 @@ impl Replica {
                 biased;
                 () = lease.lost().cancelled() => {
                     tracing::error!(lease = name, "this replica lost its Lease: it drops its work, and other replicas take over");
-                    return self.stand(Standing::Out);
+                    return self.set_leadership(Leadership::Nothing);
                 }
                 () = leave.cancelled() => {
-                    drop(timeout(FAREWELL, lease.release()).await);
+                    drop(timeout(DELETE_TIMEOUT, lease.release()).await);
                     return;
                 }
                 followed = events.next() => match followed {
                     Some(Ok(followed)) => {
-                        let news = view.take(followed, tokio::time::Instant::now());
-                        for holder in &news.departed {
+                        let changes = view.process(followed, tokio::time::Instant::now());
+                        for holder in &changes.departed {
                             tracing::warn!(replica = %holder, "a replica stopped renewing its Lease");
-                            self.shared.claim.peers.are_without(holder);
+                            self.shared.lease_identity.peers.are_without(holder);
                         }
-                        for (name, wakes) in &self.repositories {
-                            if news.pushed.contains(name) {
-                                wakes.source.notify_one();
-                                wakes.pull_requests.notify_one();
+                        for (name, triggers) in &self.repositories {
+                            if changes.pushed.contains(name) {
+                                triggers.source.notify_one();
+                                triggers.pull_requests.notify_one();
                             }
                         }
                         // Our own Lease arrives through the watch too. Until then, others can lead
                         // environments that look like ours.
-                        if let Some(replicas) = view.there() {
-                            self.stand(Standing::Among { own: name.to_owned(), replicas });
+                        if let Some(replicas) = view.live() {
+                            self.set_leadership(Leadership::Shared { own: name.to_owned(), replicas });
                         }
-                        let clearing = clear(cluster, &self.sharing.namespace, view.stale());
+                        let clearing = clear(cluster, &self.group.namespace, view.stale());
                         // React to the loss of our Lease at once.
                         let _cleared = lease.lost().run_until_cancelled(clearing).await;
                     }
@@ -269,7 +269,7 @@ impl Replica {
                     if changed.is_err() {
                         return;
                     }
-                    let passing = self.pass_on(&lease);
+                    let passing = self.forward_pushes(&lease);
                     let _passed = lease.lost().run_until_cancelled(passing).await;
                 }
             }
@@ -278,16 +278,16 @@ impl Replica {
 
     /// Passes a push on to the other replicas. If that fails, they find the change at their next
     /// interval.
-    async fn pass_on(&mut self, lease: &Lease) {
+    async fn forward_pushes(&mut self, lease: &Lease) {
         let pushed: BTreeMap<&String, u64> = {
             let counts = self.pushes.borrow_and_update();
             let names = self.repositories.iter().map(|(name, _)| name);
             names.zip(counts.iter().copied()).collect()
         };
         let counts = json!(pushed).to_string();
-        let telling = lease.annotate(PUSHED, &counts);
-        match timeout(TERMS.renew, telling).await {
-            Ok(Ok(())) => sleep(GATHER).await,
+        let annotating = lease.annotate(PUSHED, &counts);
+        match timeout(TERMS.renew, annotating).await {
+            Ok(Ok(())) => sleep(BATCH).await,
             Ok(Err(error)) => {
                 tracing::warn!(error = %words(&error), "failed to pass a push on to the other replicas");
             }
@@ -327,16 +327,16 @@ mod tests {
     #[test]
     fn all_clusters_of_an_environment_are_led_by_one_replica() {
         let names = ["a", "b", "c"];
-        let standing = |own: &str| Standing::Among {
+        let leadership = |own: &str| Leadership::Shared {
             own: own.to_owned(),
             replicas: names.map(str::to_owned).to_vec(),
         };
         for number in 0..20 {
-            let key = |cluster: Option<&str>| ClaimKey {
+            let key = |cluster: Option<&str>| EnvironmentKey {
                 environment: format!("team-{number}"),
                 cluster: cluster.map(str::to_owned),
             };
-            let leaders = |key: &ClaimKey| names.map(|own| standing(own).leads(key));
+            let leaders = |key: &EnvironmentKey| names.map(|own| leadership(own).leads(key));
             let led = leaders(&key(None));
             assert_eq!(led.iter().filter(|leads| **leads).count(), 1);
             for cluster in ["east", "west", "north"] {

@@ -9,65 +9,65 @@ use pleach_state::inventory::SyncRequest;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::backoff::Paces;
+use super::backoff::FetchSchedule;
 
 /// Longest time that a request stays open while git does not answer. Fetch and load have shorter
 /// limits.
-const PATIENCE: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Sync requests of an environment. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Requests {
-    paces: Paces,
+    fetch_schedule: FetchSchedule,
     /// Fetch of the newest sync request, by release.
-    asked: Arc<Mutex<BTreeMap<String, Asked>>>,
+    fetches: Arc<Mutex<BTreeMap<String, FetchRequest>>>,
     /// Sequence number of the last fetch request that the present desired states answer.
     answered: watch::Sender<u64>,
 }
 
 /// Fetch that belongs to a sync request.
 #[derive(Debug)]
-struct Asked {
+struct FetchRequest {
     request: SyncRequest,
-    question: u64,
+    number: u64,
     until: Instant,
 }
 
 impl Requests {
-    pub(super) fn new(paces: Paces) -> Self {
+    pub(super) fn new(fetch_schedule: FetchSchedule) -> Self {
         Self {
-            paces,
-            asked: Arc::default(),
+            fetch_schedule,
+            fetches: Arc::default(),
             answered: watch::Sender::new(0),
         }
     }
 
     /// Requests a fetch, once per sync request. Returns its sequence number and the deadline for
     /// the answer.
-    pub(super) fn ask(&self, release: &str, request: &SyncRequest) -> (u64, Instant) {
-        let mut asked = self.lock();
-        if let Some(known) = asked.get(release)
+    pub(super) fn request_fetch(&self, release: &str, request: &SyncRequest) -> (u64, Instant) {
+        let mut fetches = self.lock();
+        if let Some(known) = fetches.get(release)
             && known.request == *request
         {
-            return (known.question, known.until);
+            return (known.number, known.until);
         }
-        let question = self.paces.ask();
-        let until = Instant::now() + PATIENCE;
+        let number = self.fetch_schedule.request_fetch();
+        let until = Instant::now() + TIMEOUT;
         let request = request.clone();
-        let new = Asked {
+        let new = FetchRequest {
             request,
-            question,
+            number,
             until,
         };
-        asked.insert(release.to_owned(), new);
-        (question, until)
+        fetches.insert(release.to_owned(), new);
+        (number, until)
     }
 
     /// Records that the releases have received the result of these fetches.
-    pub(super) fn answer(&self, questions: u64) {
+    pub(super) fn record_answered(&self, number: u64) {
         self.answered.send_if_modified(|known| {
-            let is_newer = *known < questions;
-            *known = questions.max(*known);
+            let is_newer = *known < number;
+            *known = number.max(*known);
             is_newer
         });
     }
@@ -85,27 +85,24 @@ impl Requests {
             // Its commits need no special treatment.
             return false;
         }
-        let (question, until) = self.ask(release, request);
-        answered < question && Instant::now() < until
+        let (number, until) = self.request_fetch(release, request);
+        answered < number && Instant::now() < until
     }
 
     /// Waits until the fetch of the newest request of a release is answered, or its deadline
     /// passes.
-    pub(super) async fn answer_to(&self, release: &str) {
-        let asked = self
-            .lock()
-            .get(release)
-            .map(|one| (one.question, one.until));
-        let Some((question, until)) = asked else {
+    pub(super) async fn wait_until_answered(&self, release: &str) {
+        let fetches = self.lock().get(release).map(|one| (one.number, one.until));
+        let Some((number, until)) = fetches else {
             return;
         };
         let mut answered = self.answered.subscribe();
-        let answer = answered.wait_for(|answered| *answered >= question);
+        let answer = answered.wait_for(|answered| *answered >= number);
         drop(timeout_at(until, answer).await);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Asked>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, FetchRequest>> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,7 +115,7 @@ mod tests {
     fn request(second: i64, override_window: bool) -> SyncRequest {
         SyncRequest {
             at: Timestamp::from_second(second).unwrap(),
-            by: "ann@desk".to_owned(),
+            by: "ann@laptop".to_owned(),
             override_window,
             after_fetch: false,
         }
@@ -130,63 +127,66 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_open_until_its_commits_are_reconciled() {
-        let paces = Paces::default();
-        let requests = Requests::new(paces.clone());
+        let fetch_schedule = FetchSchedule::default();
+        let requests = Requests::new(fetch_schedule.clone());
         let first = request(1, true);
         // An earlier request of another client.
-        assert_eq!(paces.ask(), 1);
+        assert_eq!(fetch_schedule.request_fetch(), 1);
         assert!(is_open(&requests, &first));
         let before = requests.answered();
         // A fetch that started before the request does not count.
-        requests.answer(1);
+        requests.record_answered(1);
         assert!(is_open(&requests, &first));
         // One fetch per request, however often the release is reconciled.
-        assert_eq!(paces.questions(), 2);
-        let waiting = requests.answer_to("web");
-        let answering = async { requests.answer(2) };
+        assert_eq!(fetch_schedule.requests(), 2);
+        let waiting = requests.wait_until_answered("web");
+        let answering = async { requests.record_answered(2) };
         tokio::join!(waiting, answering);
         // A reconcile that started before the answer does not count.
         assert!(requests.is_open("web", &first, before));
         assert!(!is_open(&requests, &first));
         // Late answers do not reopen it.
-        requests.answer(1);
+        requests.record_answered(1);
         assert!(!is_open(&requests, &first));
 
         // The next request, and one of another release, need their own fetches.
         assert!(is_open(&requests, &request(2, true)));
         assert!(requests.is_open("api", &first, requests.answered()));
-        assert_eq!(paces.questions(), 4);
+        assert_eq!(fetch_schedule.requests(), 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_ends_at_its_deadline() {
-        let requests = Requests::new(Paces::default());
+        let requests = Requests::new(FetchSchedule::default());
         let request = request(1, true);
         assert!(is_open(&requests, &request));
         let since = Instant::now();
-        requests.answer_to("web").await;
-        assert!(since.elapsed() >= PATIENCE);
+        requests.wait_until_answered("web").await;
+        assert!(since.elapsed() >= TIMEOUT);
         assert!(!is_open(&requests, &request));
         // There is no request for other releases.
-        requests.answer_to("api").await;
+        requests.wait_until_answered("api").await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_with_a_waiting_client_is_open_until_the_fetch() {
-        let requests = Requests::new(Paces::default());
+        let requests = Requests::new(FetchSchedule::default());
         let request = SyncRequest {
             after_fetch: true,
             ..request(1, false)
         };
         assert!(is_open(&requests, &request));
-        requests.answer(1);
+        requests.record_answered(1);
         assert!(!is_open(&requests, &request));
     }
 
     #[test]
     fn a_request_within_the_windows_needs_no_fetch() {
-        let paces = Paces::default();
-        assert!(!is_open(&Requests::new(paces.clone()), &request(1, false)));
-        assert_eq!(paces.questions(), 0);
+        let fetch_schedule = FetchSchedule::default();
+        assert!(!is_open(
+            &Requests::new(fetch_schedule.clone()),
+            &request(1, false)
+        ));
+        assert_eq!(fetch_schedule.requests(), 0);
     }
 }

@@ -50,7 +50,7 @@ pub(super) struct Target {
     /// The members of all releases on the cluster, if watched.
     pub(super) members: Option<Members>,
     /// The source policy.
-    pub(super) grant: Arc<SourcePolicy>,
+    pub(super) source_policy: Arc<SourcePolicy>,
     /// The branch of the commit.
     pub(super) source: Option<Source>,
     /// Conditions of the environment.
@@ -88,7 +88,7 @@ impl Target {
             cluster: &self.cluster,
             cluster_id: self.cluster_id.as_ref(),
             source: self.source.as_ref(),
-            allow: self.grant.allow.as_ref(),
+            allow: self.source_policy.allow.as_ref(),
             base_secrets: None,
             options: Options {
                 verify,
@@ -121,7 +121,7 @@ impl Target {
             cluster_id,
             members: _,
             // Constant for the life of the controller.
-            grant: _,
+            source_policy: _,
             source,
             // Reported separately from a run.
             conditions: _,
@@ -140,9 +140,13 @@ impl Target {
     pub(super) fn refusals(&self, planned: &Planned) -> Vec<Finding> {
         let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
         let store = &planned.desired.store;
-        refusals.extend(beyond_grant(&self.grant, &planned.plan, store));
+        refusals.extend(beyond_source_policy(
+            &self.source_policy,
+            &planned.plan,
+            store,
+        ));
         // A local run has the permissions of its user, who owns that state.
-        if self.grant.cluster.is_some() {
+        if self.source_policy.cluster.is_some() {
             refusals.extend(refuse_key(store, self.cluster.keys()));
         }
         if self.cluster_id.is_none() && planned.is_new() {
@@ -163,9 +167,9 @@ impl Target {
 }
 
 /// Refuses objects and state that the grant does not allow a release to write.
-fn beyond_grant(grant: &SourcePolicy, plan: &Plan, store: &Store) -> Vec<Finding> {
-    let mut refusals = grant.reserved.check(plan);
-    if let Some(allow) = &grant.allow {
+fn beyond_source_policy(source_policy: &SourcePolicy, plan: &Plan, store: &Store) -> Vec<Finding> {
+    let mut refusals = source_policy.reserved.check(plan);
+    if let Some(allow) = &source_policy.allow {
         refusals.extend(allow.check(plan));
         refusals.extend(allow.refuse_store(store));
     }
@@ -254,22 +258,22 @@ pub(super) async fn execute(
     cluster: &Cluster,
     planned: Planned,
     newer: CancellationToken,
-) -> Done {
+) -> RunResult {
     let Planned {
         mut desired,
         observation,
         plan,
     } = planned;
-    let events = shared.listener.of_run(desired.name.clone());
+    let events = shared.events.run_events(desired.name.clone());
     let stop = Stop::on(Cause::Interrupted, shared.stop.clone()).or_on(Cause::Superseded, newer);
     let run = Run {
         cluster,
-        claim: &shared.claim,
+        claim: &shared.lease_identity,
         events: &events,
         stop: &stop,
     };
     if plan.has_steps() {
-        shared.listener.report(ControllerEvent::Applying {
+        shared.events.report(ControllerEvent::Applying {
             release: plan.release.clone(),
             revision: desired.revision.clone(),
             changes: text_diff::summary(plan.changes.iter().map(|change| change.action)),
@@ -283,24 +287,24 @@ pub(super) async fn execute(
         .as_ref()
         .ok()
         .and_then(|result| result.members.clone());
-    let Verdict {
+    let RunVerdict {
         outcome,
         message,
         public_message,
-    } = judge(&plan, result);
+    } = evaluate(&plan, result);
     if plan.has_steps() {
         let is_done = matches!(
             outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Removed
         );
         let objects = ACTIONS.map(|action| (action, plan.count(action)));
-        shared.listener.report(ControllerEvent::PlanExecuted {
+        shared.events.report(ControllerEvent::PlanExecuted {
             release: plan.release.clone(),
             objects: objects.into_iter().filter(|_| is_done).collect(),
             took,
         });
     }
-    Done {
+    RunResult {
         outcome,
         message,
         public_message,
@@ -309,7 +313,7 @@ pub(super) async fn execute(
 }
 
 /// Outcome of a run.
-pub(super) struct Done {
+pub(super) struct RunResult {
     pub(super) outcome: ReconcileOutcome,
     /// The reason in one line, if any.
     pub(super) message: String,
@@ -320,13 +324,13 @@ pub(super) struct Done {
 }
 
 /// Outcome of a run with its messages.
-struct Verdict {
+struct RunVerdict {
     outcome: ReconcileOutcome,
     message: String,
     public_message: String,
 }
 
-impl Verdict {
+impl RunVerdict {
     /// Creates a verdict with a message that is safe for the public.
     fn new(outcome: ReconcileOutcome, message: &str) -> Self {
         Self {
@@ -345,10 +349,10 @@ impl Verdict {
     }
 }
 
-fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
+fn evaluate(plan: &Plan, result: Result<SyncResult, SyncError>) -> RunVerdict {
     let result = match result {
         Ok(result) => result,
-        Err(error) => return Verdict::failed(words(&error), code(error.kind()).to_owned()),
+        Err(error) => return RunVerdict::failed(words(&error), code(error.kind()).to_owned()),
     };
     let failure = || {
         let first = result.failures(plan).next();
@@ -356,34 +360,34 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
         let first = first.map(|(object, failure)| {
             let code = code_of_step(failure.kind);
             let message = format!("{object}: {}", failure.message);
-            Verdict::failed(message, format!("{object}: {code}"))
+            RunVerdict::failed(message, format!("{object}: {code}"))
         });
         let unrecorded = result.unrecorded.as_deref();
         let unrecorded = unrecorded.map(|error| {
             let public_message = code(error.kind()).to_owned();
-            Verdict::failed(words(error), public_message)
+            RunVerdict::failed(words(error), public_message)
         });
         let blocked = plan.findings.iter().find(|finding| finding.is_error());
         let blocked = blocked.map(|finding| {
             let finding = std::slice::from_ref(finding);
-            Verdict::failed(line(finding), codes(finding))
+            RunVerdict::failed(line(finding), codes(finding))
         });
         first
             .or(unrecorded)
             .or(blocked)
-            .unwrap_or_else(|| Verdict::new(ReconcileOutcome::Failed, ""))
+            .unwrap_or_else(|| RunVerdict::new(ReconcileOutcome::Failed, ""))
     };
     let done = || text_diff::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.outcome {
-        RunOutcome::Deployed => Verdict::new(ReconcileOutcome::Deployed, &done()),
-        RunOutcome::Unchanged => Verdict::new(ReconcileOutcome::Unchanged, ""),
-        RunOutcome::Uninstalled => Verdict::new(ReconcileOutcome::Removed, &done()),
-        RunOutcome::Removed => Verdict::new(
+        RunOutcome::Deployed => RunVerdict::new(ReconcileOutcome::Deployed, &done()),
+        RunOutcome::Unchanged => RunVerdict::new(ReconcileOutcome::Unchanged, ""),
+        RunOutcome::Uninstalled => RunVerdict::new(ReconcileOutcome::Removed, &done()),
+        RunOutcome::Removed => RunVerdict::new(
             ReconcileOutcome::Waiting,
             "git no longer contains the release, and its uninstall waits for consent",
         ),
-        RunOutcome::Superseded => Verdict::new(ReconcileOutcome::Superseded, ""),
-        RunOutcome::Interrupted => Verdict::new(ReconcileOutcome::Interrupted, ""),
+        RunOutcome::Superseded => RunVerdict::new(ReconcileOutcome::Superseded, ""),
+        RunOutcome::Interrupted => RunVerdict::new(ReconcileOutcome::Interrupted, ""),
         RunOutcome::Failed | RunOutcome::Unverified | RunOutcome::Unknown(_) => failure(),
     }
 }
@@ -400,7 +404,7 @@ mod tests {
     use pleach_reconciler::outcome::plan_failed;
 
     use super::*;
-    use crate::outcome::failure;
+    use crate::plan_facts::failure;
     use pleach_cluster::{Connection, KeyHome, OwnCluster};
 
     #[test]
@@ -433,7 +437,7 @@ mod tests {
             namespaces: Some(vec!["web".to_owned()]),
             cluster_scoped: None,
         };
-        let grant = SourcePolicy {
+        let source_policy = SourcePolicy {
             url: String::new(),
             branches: Branches::One {
                 environment: "prod".to_owned(),
@@ -456,7 +460,7 @@ mod tests {
             reserved: Reserved::default(),
             connection: Connection::new("test"),
             url: String::new(),
-            branches: grant.branches.clone(),
+            branches: source_policy.branches.clone(),
             cluster: None,
             fallback: None,
             minimum: Minimum::default(),
@@ -466,10 +470,24 @@ mod tests {
             namespace: "team-a".to_owned(),
         };
         let (map, own) = ("ConfigMap/web/settings", "ConfigMap/pleach/pleach");
-        for (case, grant, release, object, store, expected) in [
-            ("own object", &grant, "web", map, &Store::Release, 0),
-            ("configuration", &grant, "web", own, &Store::Release, 1),
-            ("own release", &grant, "pleach", own, &Store::Release, 0),
+        for (case, source_policy, release, object, store, expected) in [
+            ("own object", &source_policy, "web", map, &Store::Release, 0),
+            (
+                "configuration",
+                &source_policy,
+                "web",
+                own,
+                &Store::Release,
+                1,
+            ),
+            (
+                "own release",
+                &source_policy,
+                "pleach",
+                own,
+                &Store::Release,
+                0,
+            ),
             ("allowed", &limited, "web", map, &Store::Release, 0),
             ("not allowed", &limited, "web", own, &Store::Release, 1),
             ("state elsewhere", &limited, "web", map, &tenant, 1),
@@ -477,7 +495,7 @@ mod tests {
             let mut plan = Plan::new(name(release), "v1");
             plan.changes
                 .push(Change::new(object.parse().unwrap(), Action::Update));
-            let refusals = beyond_grant(grant, &plan, store);
+            let refusals = beyond_source_policy(source_policy, &plan, store);
             assert_eq!(refusals.len(), expected, "{case}: {refusals:?}");
         }
     }
@@ -497,10 +515,10 @@ mod tests {
         };
         assert_eq!((release, *limit), (&name.to_string(), LIMIT));
         for failures in [0, 1] {
-            let looked = plan_failed(&failure(&error), failures);
-            assert_eq!(looked.outcome, ReconcileOutcome::Failed);
+            let report = plan_failed(&failure(&error), failures);
+            assert_eq!(report.outcome, ReconcileOutcome::Failed);
             // Reported from the second failure on.
-            assert_eq!(looked.condition.is_some(), failures > 0);
+            assert_eq!(report.condition.is_some(), failures > 0);
         }
         // A plan within the limit is unaffected.
         assert_eq!(in_time(&name, async { Ok(1) }).await.unwrap(), 1);
@@ -509,7 +527,7 @@ mod tests {
     #[test]
     fn the_public_message_has_codes_and_objects() {
         let object = ObjectId::new("apps", "Deployment", Some("web"), "api");
-        let refused = Finding::error(Kind::Cluster, "refused", "10.0.0.7 says no");
+        let refused = Finding::error(Kind::Cluster, "refused", "error of 10.0.0.7");
         let named = refused.clone().on(object);
         assert_eq!(
             codes(&[named, refused]),

@@ -17,33 +17,33 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// Revisions at which releases were reconciled. Clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct Last {
+pub(super) struct SelfUpdate {
     own: Option<Arc<ReleaseName>>,
-    looked: watch::Sender<BTreeMap<ReleaseName, String>>,
+    reconciled: watch::Sender<BTreeMap<ReleaseName, String>>,
 }
 
-impl Last {
+impl SelfUpdate {
     /// Sets the release of the controller; `None` if it is not a release.
     pub(super) fn of(own: Option<ReleaseName>) -> Self {
         Self {
             own: own.map(Arc::new),
-            looked: watch::Sender::default(),
+            reconciled: watch::Sender::default(),
         }
     }
 
     /// Records that a reconcile of a release finished, successfully or not.
-    pub(super) fn looked(&self, desired: &Target) {
+    pub(super) fn record(&self, desired: &Target) {
         let Some(own) = &self.own else { return };
         let name = &desired.release().0.name;
         if name.environment == own.environment && name != &**own {
-            self.looked.send_modify(|looked| {
-                looked.insert(name.clone(), desired.revision());
+            self.reconciled.send_modify(|reconciled| {
+                reconciled.insert(name.clone(), desired.revision());
             });
         }
     }
 
     /// Waits until it is the turn of a release. Returns at once unless it is the own one.
-    pub(super) async fn turn(&self, desired: &Target) {
+    pub(super) async fn wait_for_others(&self, desired: &Target) {
         let name = &desired.release().0.name;
         if self.own.as_deref() != Some(name) {
             return;
@@ -56,10 +56,10 @@ impl Last {
             .map(|(release, _)| release.name.clone())
             .filter(|other| other != name)
             .collect();
-        let mut looked = self.looked.subscribe();
-        let all = looked.wait_for(|looked| {
+        let mut reconciled = self.reconciled.subscribe();
+        let all = reconciled.wait_for(|reconciled| {
             let mut others = others.iter();
-            others.all(|other| looked.get(other) == Some(&revision))
+            others.all(|other| reconciled.get(other) == Some(&revision))
         });
         if timeout(LIMIT, all).await.is_err() {
             tracing::warn!(release = %name, "other releases did not finish in time; the release of the controller is synced without them");

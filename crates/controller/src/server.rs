@@ -5,7 +5,7 @@
 //! limited in time, and idle ones are closed in favor of new ones.
 
 mod bounds;
-mod crowd;
+mod connections;
 pub mod hooks;
 pub mod metrics;
 pub mod notifications;
@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::crowd::{Admitted, Crowd};
+use self::connections::{Admitted, ConnectionTable};
 
 /// Time for running requests during shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -127,32 +127,32 @@ impl Listening {
         } = self;
         let in_time = move |request: Request, next: Next| in_time(limits.request, request, next);
         let router = router.layer(from_fn(in_time));
-        let mut crowd = Crowd::default();
+        let mut connection_table = ConnectionTable::default();
         let mut connections = JoinSet::new();
         let mut failures = 0;
         loop {
-            let has_room = crowd.has_room(&limits);
+            let has_capacity = connection_table.has_capacity(&limits);
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 Some(ended) = connections.join_next() => {
                     if let Ok(id) = ended {
-                        crowd.forget(id);
+                        connection_table.forget(id);
                     }
                     continue;
                 }
                 // New connections wait in the backlog of the kernel.
-                () = sleep(PAUSE), if !has_room => continue,
-                accepted = listener.accept(), if has_room => accepted,
+                () = sleep(PAUSE), if !has_capacity => continue,
+                accepted = listener.accept(), if has_capacity => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     failures = 0;
-                    let Some(admitted) = crowd.admit(peer.ip(), &limits) else {
+                    let Some(admitted) = connection_table.admit(peer.ip(), &limits) else {
                         tracing::debug!(%address, %peer, "a peer has too many connections");
                         continue;
                     };
                     let (router, stop) = (router.clone(), stop.clone());
-                    connections.spawn(talk(stream, router, (limits, admitted), stop));
+                    connections.spawn(serve_connection(stream, router, (limits, admitted), stop));
                 }
                 Err(source) if failures >= FAILURES => {
                     return Err(ServerError::Serve { address, source });
@@ -173,7 +173,7 @@ impl Listening {
 }
 
 /// Serves one connection and returns its id.
-async fn talk(
+async fn serve_connection(
     stream: TcpStream,
     router: Router,
     (limits, admitted): (Limits, Admitted),
@@ -182,10 +182,10 @@ async fn talk(
     let Admitted { id, requests, end } = admitted;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request| {
-        let (under_way, answering) = (requests.begin(), router.call(request));
+        let (running, answering) = (requests.start(), router.call(request));
         async move {
             let answer = answering.await;
-            drop(under_way);
+            drop(running);
             answer
         }
     });

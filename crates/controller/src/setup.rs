@@ -11,9 +11,9 @@ use pleach_reconciler::config::{Branches, Disk, Reserved};
 use pleach_state::inventory::Source;
 
 use super::pull_requests::Previews;
-use super::replicas::Sharing;
+use super::replicas::ReplicaGroup;
 use pleach_cluster::Connection;
-use pleach_engine::sync::Claim as LeaseClaim;
+use pleach_engine::sync::Claim as LeaseIdentity;
 use pleach_forge::Forge;
 use pleach_git::remote::Remote;
 
@@ -23,11 +23,11 @@ pub struct Setup {
     /// The repositories.
     pub repositories: Vec<Repository>,
     /// Lease identity of runs, and their patience.
-    pub claim: LeaseClaim,
+    pub lease_identity: LeaseIdentity,
     /// Whether to watch members. Otherwise drift is found at the interval.
     pub drift_watch: bool,
     /// Replicas to share the work with; `None` for a single one.
-    pub sharing: Option<Sharing>,
+    pub replica_group: Option<ReplicaGroup>,
     /// The release of the controller itself, which is synced after all others of its environment.
     pub own: Option<ReleaseName>,
     /// Path of the pleach binary, for child processes.
@@ -44,7 +44,7 @@ pub struct Repository {
     /// Its remote.
     pub remote: Remote,
     /// Source policies of the environments that are synced from it.
-    pub grants: Vec<Arc<SourcePolicy>>,
+    pub source_policies: Vec<Arc<SourcePolicy>>,
     /// Configuration of pull request previews; `None` if disabled.
     pub previews: Option<Previews>,
 }

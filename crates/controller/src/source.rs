@@ -7,8 +7,8 @@ use pleach_reconciler::config::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::{self, Paces, Triggered};
-use super::known_environments::{Recall, Recalled};
+use super::backoff::{self, FetchSchedule, FetchTrigger};
+use super::known_environments::{EnvironmentLookup, RecordedEnvironment};
 use super::{ControllerEvent, Fetching, Repository, Shared};
 use pleach_engine::words;
 use pleach_git::{
@@ -24,9 +24,9 @@ pub(super) struct SourceState {
     /// Branches at the last successful fetch.
     pub(super) fetched: Option<Arc<Fetched>>,
     /// Error if it is unreachable now.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
     /// Recorded environments, looked up before the first successful fetch.
-    pub(super) recalled: Vec<Recalled>,
+    pub(super) recorded: Vec<RecordedEnvironment>,
     /// Whether a fetch was tried.
     pub(super) was_tried: bool,
     /// Sequence number of the last fetch request before the latest fetch, which succeeded or
@@ -37,17 +37,17 @@ pub(super) struct SourceState {
 /// Fetches until shutdown. Publishes the state and notifies the receiver.
 pub(super) async fn follow(
     repository: Repository,
-    (wake, paces): (Arc<Notify>, Paces),
+    (trigger, fetch_schedule): (Arc<Notify>, FetchSchedule),
     (sender, changed): (watch::Sender<SourceState>, Arc<Notify>),
     shared: Shared,
 ) {
     let mut mirror = None;
-    let mut recall = Recall::new(&repository);
+    let mut lookup = EnvironmentLookup::new(&repository);
     let mut failures = 0;
-    let mut triggered = Triggered::new(wake);
+    let mut fetch_trigger = FetchTrigger::new(trigger);
     loop {
-        let (started, questions) = (Instant::now(), paces.questions());
-        triggered.is_answered();
+        let (started, requests) = (Instant::now(), fetch_schedule.requests());
+        fetch_trigger.clear();
         let fetching = fetch(&repository, &mut mirror, &shared.fetching);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
@@ -55,22 +55,22 @@ pub(super) async fn follow(
         match fetched {
             Ok(fetched) => {
                 failures = 0;
-                shared.listener.report(ControllerEvent::Fetched {
+                shared.events.report(ControllerEvent::Fetched {
                     repository: repository.name.clone(),
                     branches: fetched.heads.len(),
                     took: started.elapsed(),
                 });
                 sender.send_replace(SourceState {
                     fetched: Some(Arc::new(fetched)),
-                    trouble: None,
-                    recalled: Vec::new(),
+                    error: None,
+                    recorded: Vec::new(),
                     was_tried: true,
-                    answered: questions,
+                    answered: requests,
                 });
             }
             Err(message) => {
                 failures += 1;
-                shared.listener.report(ControllerEvent::SourceUnreachable {
+                shared.events.report(ControllerEvent::SourceUnreachable {
                     repository: repository.name.clone(),
                     message: message.clone(),
                 });
@@ -78,19 +78,19 @@ pub(super) async fn follow(
                     // Publish only repeated failures: the first is retried at once, and each
                     // publication makes every release report.
                     if failures > 1 || state.fetched.is_none() {
-                        state.trouble = Some(message);
+                        state.error = Some(message);
                     }
                     state.was_tried = true;
-                    state.answered = questions;
+                    state.answered = requests;
                 });
-                if sender.borrow().fetched.is_none() && recall.is_open() {
+                if sender.borrow().fetched.is_none() && lookup.is_open() {
                     // Publish the error now, because the lookup can be slow.
                     changed.notify_one();
-                    let looking = recall.inspect(&repository);
-                    let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
+                    let querying = lookup.query(&repository);
+                    let Some(recorded) = shared.stop.run_until_cancelled(querying).await else {
                         return;
                     };
-                    sender.send_modify(|state| state.recalled.extend(recalled));
+                    sender.send_modify(|state| state.recorded.extend(recorded));
                 }
             }
         }
@@ -101,14 +101,14 @@ pub(super) async fn follow(
             let pause = if failures > 0 {
                 backoff::after(failures)
             } else {
-                backoff::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
+                backoff::interval(fetch_schedule.shortest().unwrap_or(LONGEST).min(LONGEST))
             };
             tokio::select! {
-                () = triggered.is_due((started, took)) => break,
-                () = paces.asked() => break,
+                () = fetch_trigger.wait_until_due((started, took)) => break,
+                () = fetch_schedule.requested() => break,
                 () = sleep_until(asked + pause) => break,
                 // A newly loaded environment can have a shorter interval.
-                () = paces.changed() => {}
+                () = fetch_schedule.changed() => {}
                 () = shared.stop.cancelled() => return,
             }
         }
@@ -125,14 +125,15 @@ async fn fetch(
     let remote = repository.remote.clone();
     let limits = Limits::of(fetching.budget.clone());
     let branches: Vec<Branches> = repository
-        .grants
+        .source_policies
         .iter()
-        .map(|grant| grant.branches.clone())
+        .map(|source_policy| source_policy.branches.clone())
         .collect();
     let calling = fetching.fetcher.run(move |carrier| {
         let mut taken = taken.unwrap_or_else(|| Mirror::within(remote, limits));
-        let is_wanted = |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
-        let fetched: Result<Fetched, GitError> = taken.fetch_by(carrier, is_wanted);
+        let is_followed =
+            |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
+        let fetched: Result<Fetched, GitError> = taken.fetch_by(carrier, is_followed);
         (taken, fetched)
     });
     let (back, fetched) = calling.await.map_err(|error| words(&error))?;

@@ -8,7 +8,7 @@ use pleach_model::object::{GroupKind, Manifest, ObjectId};
 use pleach_reconciler::stall::Stall;
 use pleach_render::Rendered;
 
-use super::read::of_commit;
+use super::loader::of_commit;
 use pleach_engine::load::{Loaded, StalledRelease};
 
 /// Code of the finding about a kind that neither Kubernetes nor a release defines.

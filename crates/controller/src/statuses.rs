@@ -11,38 +11,38 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::config::EnvironmentKey;
 use tokio::sync::watch;
 
-use super::{Claimed, ControllerEvent, ReconcileOutcome};
+use super::{ControllerEvent, EnvironmentOwner, ReconcileOutcome};
 use pleach_forge::{Forge, State, Status};
 
 /// Statuses of the environments of all repositories.
 #[derive(Debug)]
 pub struct Statuses {
     /// By repository name.
-    teller: BTreeMap<String, watch::Sender<Wanted>>,
-    environments: BTreeMap<ClaimKey, Environment>,
+    senders: BTreeMap<String, watch::Sender<DesiredStatuses>>,
+    environments: BTreeMap<EnvironmentKey, Environment>,
     /// Environments that this replica syncs.
-    claimed: BTreeSet<ClaimKey>,
+    owned: BTreeSet<EnvironmentKey>,
     /// Repositories whose commit statuses quote errors of clusters.
     quoting: BTreeSet<String>,
     /// Number of claims that ended so far.
-    ended: u64,
+    ended_ownerships: u64,
     /// Number of commits received so far.
-    taken_up: u64,
+    sequence: u64,
 }
 
 /// Statuses to post: the newest commit with its status, by context.
-type Wanted = BTreeMap<String, Said>;
+type DesiredStatuses = BTreeMap<String, StatusEntry>;
 
 /// A commit status to post.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct StatusEntry {
     commit: String,
     status: Status,
     /// The previous commit with its final status.
-    former: Option<(String, Status)>,
+    previous: Option<(String, Status)>,
     /// Number of claims that had ended before. Other replicas can have posted in between.
     since: u64,
 }
@@ -53,13 +53,13 @@ struct Environment {
     repository: String,
     commit: String,
     /// Sequence number of this commit, in order of arrival.
-    taken_up: u64,
+    sequence: u64,
     /// The commit at which it was loaded. Later ones did not change it.
-    read_at: String,
+    loaded_at: String,
     /// Outcome per release; `None` before its reconcile.
     releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
     /// Problems with the uninstall of releases that the commit lacks.
-    leaving: BTreeMap<String, (ReconcileOutcome, String)>,
+    uninstalls: BTreeMap<String, (ReconcileOutcome, String)>,
     /// Reason why it cannot be synced to this commit.
     stalled: Option<String>,
     /// Releases that cannot be synced to this commit, with the reason.
@@ -68,44 +68,47 @@ struct Environment {
 
 /// Tasks that post statuses, one per forge.
 #[derive(Debug)]
-pub struct Tellers(Vec<(Arc<Forge>, watch::Receiver<Wanted>)>);
+pub struct StatusPosters(Vec<(Arc<Forge>, watch::Receiver<DesiredStatuses>)>);
 
 impl Statuses {
     /// Creates statuses for repositories with a forge, by name. Those of `quoting` repositories
     /// quote errors of servers.
-    pub fn new(forges: BTreeMap<String, Arc<Forge>>, quoting: BTreeSet<String>) -> (Self, Tellers) {
-        let mut tellers = Vec::new();
-        let mut teller = BTreeMap::new();
+    pub fn new(
+        forges: BTreeMap<String, Arc<Forge>>,
+        quoting: BTreeSet<String>,
+    ) -> (Self, StatusPosters) {
+        let mut posters = Vec::new();
+        let mut senders = BTreeMap::new();
         for (repository, forge) in forges {
-            let (sender, receiver) = watch::channel(Wanted::new());
-            tellers.push((forge, receiver));
-            teller.insert(repository, sender);
+            let (sender, receiver) = watch::channel(DesiredStatuses::new());
+            posters.push((forge, receiver));
+            senders.insert(repository, sender);
         }
         let statuses = Self {
-            teller,
+            senders,
             environments: BTreeMap::new(),
-            claimed: BTreeSet::new(),
+            owned: BTreeSet::new(),
             quoting,
-            ended: 0,
-            taken_up: 0,
+            ended_ownerships: 0,
+            sequence: 0,
         };
-        (statuses, Tellers(tellers))
+        (statuses, StatusPosters(posters))
     }
 
     /// Processes an event.
-    pub fn hear(&mut self, event: &ControllerEvent) {
+    pub fn process(&mut self, event: &ControllerEvent) {
         match event {
-            ControllerEvent::Claimed {
+            ControllerEvent::OwnerChanged {
                 environment,
                 cluster,
-                by,
+                owner,
             } => {
                 let key = key(environment, cluster.as_ref());
-                if *by == Claimed::Ours {
-                    self.claimed.insert(key);
+                if *owner == EnvironmentOwner::ThisReplica {
+                    self.owned.insert(key);
                 } else {
-                    self.claimed.remove(&key);
-                    self.end(&key, *by);
+                    self.owned.remove(&key);
+                    self.end(&key, *owner);
                 }
             }
             ControllerEvent::EnvironmentLoaded {
@@ -122,9 +125,9 @@ impl Statuses {
                     Some((ReconcileOutcome::Refused, reason.clone()))
                 };
                 let releases = releases.iter().map(|name| (name.clone(), outcome_of(name)));
-                let mut now = self.taken_up(repository, revision, releases.collect(), None);
+                let mut now = self.receive(repository, revision, releases.collect(), None);
                 now.stalled_releases.clone_from(stalled);
-                self.follow(&key(environment, cluster.as_ref()), now);
+                self.update(&key(environment, cluster.as_ref()), now);
             }
             ControllerEvent::EnvironmentStalled {
                 repository,
@@ -135,8 +138,8 @@ impl Statuses {
                 ..
             } => {
                 let stalled = Some(message.clone());
-                let now = self.taken_up(repository, revision, BTreeMap::new(), stalled);
-                self.follow(&key(environment, cluster.as_ref()), now);
+                let now = self.receive(repository, revision, BTreeMap::new(), stalled);
+                self.update(&key(environment, cluster.as_ref()), now);
             }
             ControllerEvent::EnvironmentUnchanged {
                 environment,
@@ -146,8 +149,8 @@ impl Statuses {
             } => {
                 let key = key(environment, cluster.as_ref());
                 if let Some(known) = self.environments.get_mut(&key) {
-                    self.taken_up += 1;
-                    known.taken_up = self.taken_up;
+                    self.sequence += 1;
+                    known.sequence = self.sequence;
                     known.commit.clone_from(revision);
                     self.report(&key);
                 }
@@ -179,28 +182,28 @@ impl Statuses {
     }
 
     /// Creates the state of an environment at a newly received commit.
-    fn taken_up(
+    fn receive(
         &mut self,
         repository: &str,
         commit: &str,
         releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
         stalled: Option<String>,
     ) -> Environment {
-        self.taken_up += 1;
+        self.sequence += 1;
         Environment {
             repository: repository.to_owned(),
             commit: commit.to_owned(),
-            taken_up: self.taken_up,
-            read_at: commit.to_owned(),
+            sequence: self.sequence,
+            loaded_at: commit.to_owned(),
             releases,
-            leaving: BTreeMap::new(),
+            uninstalls: BTreeMap::new(),
             stalled,
             stalled_releases: BTreeMap::new(),
         }
     }
 
-    fn follow(&mut self, key: &ClaimKey, now: Environment) {
-        if !self.claimed.contains(key) {
+    fn update(&mut self, key: &EnvironmentKey, now: Environment) {
+        if !self.owned.contains(key) {
             // Loaded before the claim ended.
             return;
         }
@@ -208,7 +211,7 @@ impl Statuses {
             && known.is_same(&now)
         {
             // Loaded again by a replica that leads it again.
-            known.read_at = now.read_at;
+            known.loaded_at = now.loaded_at;
             return;
         }
         self.environments.insert(key.clone(), now);
@@ -217,11 +220,11 @@ impl Statuses {
 
     /// Forgets an environment on a cluster. Its other clusters decide about the commit from now on.
     /// A pending status becomes final if no further reports are expected.
-    fn end(&mut self, key: &ClaimKey, by: Claimed) {
+    fn end(&mut self, key: &EnvironmentKey, owner: EnvironmentOwner) {
         let Some(ended) = self.environments.remove(key) else {
             return;
         };
-        self.ended += 1;
+        self.ended_ownerships += 1;
         let mut others = self.environments.iter();
         let other = others.find(|(other, environment)| {
             other.environment == key.environment && environment.repository == ended.repository
@@ -230,16 +233,16 @@ impl Statuses {
             self.report(other);
             return;
         }
-        let Some(teller) = self.teller.get(&ended.repository) else {
+        let Some(senders) = self.senders.get(&ended.repository) else {
             return;
         };
         let context = context(&key.environment);
-        teller.send_if_modified(|desired| {
+        senders.send_if_modified(|desired| {
             let pending = desired
                 .get_mut(&context)
                 .filter(|entry| entry.status.state == State::Pending);
             match pending {
-                Some(entry) if by == Claimed::Nobody => {
+                Some(entry) if owner == EnvironmentOwner::None => {
                     entry.status.state = State::Error;
                     "no branch contains the environment any more, or several do"
                         .clone_into(&mut entry.status.description);
@@ -251,14 +254,14 @@ impl Statuses {
     }
 
     /// Publishes the status of an environment if it changed.
-    fn report(&self, key: &ClaimKey) {
+    fn report(&self, key: &EnvironmentKey) {
         let Some(known) = self.environments.get(key) else {
             return;
         };
-        let Some(teller) = self.teller.get(&known.repository) else {
+        let Some(senders) = self.senders.get(&known.repository) else {
             return;
         };
-        let is_it = |(one, other): &(&ClaimKey, &Environment)| {
+        let is_it = |(one, other): &(&EnvironmentKey, &Environment)| {
             one.environment == key.environment && other.repository == known.repository
         };
         let everywhere: Vec<&Environment> = self
@@ -267,17 +270,17 @@ impl Statuses {
             .filter(is_it)
             .map(|(_, environment)| environment)
             .collect();
-        let newest = everywhere.iter().max_by_key(|one| one.taken_up);
+        let newest = everywhere.iter().max_by_key(|one| one.sequence);
         let commit = newest.map_or(&known.commit, |newest| &newest.commit);
         let status = status(&key.environment, commit, &everywhere);
-        teller.send_if_modified(|desired| {
-            let former = match desired.remove(&status.context) {
+        senders.send_if_modified(|desired| {
+            let previous = match desired.remove(&status.context) {
                 Some(entry) if entry.commit == *commit => {
                     if is_same(&entry.status, &status) {
                         desired.insert(entry.status.context.clone(), entry);
                         return false;
                     }
-                    entry.former
+                    entry.previous
                 }
                 Some(entry) => {
                     let last = match entry.status.state {
@@ -288,11 +291,11 @@ impl Statuses {
                 }
                 None => None,
             };
-            let entry = Said {
+            let entry = StatusEntry {
                 commit: commit.clone(),
                 status: status.clone(),
-                former,
-                since: self.ended,
+                previous,
+                since: self.ended_ownerships,
             };
             desired.insert(status.context.clone(), entry);
             true
@@ -300,8 +303,8 @@ impl Statuses {
     }
 }
 
-fn key(environment: &str, cluster: Option<&String>) -> ClaimKey {
-    ClaimKey {
+fn key(environment: &str, cluster: Option<&String>) -> EnvironmentKey {
+    EnvironmentKey {
         environment: environment.to_owned(),
         cluster: cluster.cloned(),
     }
@@ -311,7 +314,7 @@ fn key(environment: &str, cluster: Option<&String>) -> ClaimKey {
 fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Status {
     let judged = everywhere.iter().map(|one| {
         if one.commit == commit {
-            one.judge()
+            one.state()
         } else {
             let message = "not yet loaded on all clusters".to_owned();
             (State::Pending, message)
@@ -367,7 +370,7 @@ impl Environment {
             outcome,
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         );
-        if self.read_at != revision || is_partial {
+        if self.loaded_at != revision || is_partial {
             return false;
         }
         if let Some(known) = self.releases.get_mut(release) {
@@ -379,11 +382,11 @@ impl Environment {
             ReconcileOutcome::Failed | ReconcileOutcome::Refused | ReconcileOutcome::Unapproved
         );
         if is_problem {
-            self.leaving.insert(release.to_owned(), now);
+            self.uninstalls.insert(release.to_owned(), now);
             return true;
         }
         // Otherwise the release stayed or was uninstalled, as expected.
-        self.leaving.remove(release).is_some()
+        self.uninstalls.remove(release).is_some()
     }
 
     /// Returns whether both are the same commit with the same stalled releases.
@@ -394,7 +397,7 @@ impl Environment {
         is_of_it && is_equally_stalled && self.releases.keys().eq(other.releases.keys())
     }
 
-    fn judge(&self) -> (State, String) {
+    fn state(&self) -> (State, String) {
         if let Some(stalled) = &self.stalled {
             return (State::Failure, stalled.clone());
         }
@@ -402,7 +405,7 @@ impl Environment {
             self.releases
                 .iter()
                 .filter_map(|(name, outcome)| Some((name, outcome.as_ref()?)))
-                .chain(&self.leaving)
+                .chain(&self.uninstalls)
         };
         let bad: Vec<_> = outcomes()
             .filter(|(_, (outcome, _))| {
@@ -435,7 +438,7 @@ impl Environment {
                 )
             })
             .count();
-        if there == all && self.leaving.is_empty() {
+        if there == all && self.uninstalls.is_empty() {
             let plural = if all == 1 { "release" } else { "releases" };
             return (State::Success, format!("{all} {plural} in sync"));
         }

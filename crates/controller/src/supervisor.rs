@@ -3,37 +3,39 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_reconciler::config::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
+use pleach_reconciler::config::{
+    BranchAssignment, BranchCandidate, EnvironmentKey, Heads, assign_branches, contenders,
+};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::assignment::{Assigned, Assignment};
-use super::backoff::Paces;
+use super::assignment::{Assigned, AssignedCommit};
+use super::backoff::FetchSchedule;
 use super::environment::EnvironmentTask;
-use super::holders::{Holders, Lookup};
-use super::replicas::Standing;
+use super::recorded_sources::{Lookup, RecordedSources};
+use super::replicas::Leadership;
 use super::source::SourceState;
-use super::{Claimed, ControllerEvent, Repository, Shared};
+use super::{ControllerEvent, EnvironmentOwner, Repository, Shared};
 use pleach_git::mirror::Fetched;
 
 /// Supervisor of the environment tasks.
 pub(super) struct Supervisor<'a> {
     repositories: &'a [Repository],
-    paces: Vec<Paces>,
+    fetch_schedules: Vec<FetchSchedule>,
     shared: Shared,
-    environments: BTreeMap<ClaimKey, Led>,
+    environments: BTreeMap<EnvironmentKey, LedEnvironment>,
     /// Environments that other replicas lead now, while their last run ends here.
-    leaving: BTreeMap<ClaimKey, AbortHandle>,
+    draining: BTreeMap<EnvironmentKey, AbortHandle>,
     /// Led environments whose branch is gone. Their tasks have reported that and ended.
-    over: BTreeSet<ClaimKey>,
+    ended: BTreeSet<EnvironmentKey>,
     /// Environments that were reported as synced by this replica from one branch.
-    claimed: BTreeSet<ClaimKey>,
+    owned: BTreeSet<EnvironmentKey>,
     /// Recorded source branches of contested environments.
-    holders: Holders,
+    recorded_sources: RecordedSources,
 }
 
 /// An environment that this replica leads.
-struct Led {
+struct LedEnvironment {
     assigned: watch::Sender<Assigned>,
     /// Index of the repository whose intervals apply.
     repository: usize,
@@ -41,16 +43,20 @@ struct Led {
 }
 
 impl<'a> Supervisor<'a> {
-    pub(super) fn new(repositories: &'a [Repository], paces: Vec<Paces>, shared: Shared) -> Self {
+    pub(super) fn new(
+        repositories: &'a [Repository],
+        fetch_schedules: Vec<FetchSchedule>,
+        shared: Shared,
+    ) -> Self {
         Self {
             repositories,
-            paces,
+            fetch_schedules,
             shared,
             environments: BTreeMap::new(),
-            leaving: BTreeMap::new(),
-            over: BTreeSet::new(),
-            claimed: BTreeSet::new(),
-            holders: Holders::default(),
+            draining: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            owned: BTreeSet::new(),
+            recorded_sources: RecordedSources::default(),
         }
     }
 
@@ -59,137 +65,144 @@ impl<'a> Supervisor<'a> {
     pub(super) fn assign(
         &mut self,
         states: &[SourceState],
-        stand: &Standing,
+        leadership: &Leadership,
         tasks: &mut JoinSet<()>,
     ) {
-        self.give_up(stand);
-        let is_removed = |_: &ClaimKey, led: &mut Led| led.task.is_finished();
-        let over = self.environments.extract_if(.., is_removed);
-        self.over.extend(over.map(|(key, _)| key));
-        let (mut claims, rivals) = self.claims(states);
-        let led = |key: &ClaimKey| stand.leads(key);
+        self.release_lost(leadership);
+        let is_removed = |_: &EnvironmentKey, led: &mut LedEnvironment| led.task.is_finished();
+        let ended = self.environments.extract_if(.., is_removed);
+        self.ended.extend(ended.map(|(key, _)| key));
+        let (mut assignments, contenders) = self.assignments(states);
+        let led = |key: &EnvironmentKey| leadership.leads(key);
         let lookup = Lookup {
             repositories: self.repositories,
-            rivals: &rivals,
+            contenders: &contenders,
             stop: &self.shared.stop,
         };
-        let open = self.holders.settle(&mut claims, &lookup, led, tasks);
-        let is_led = |key: &ClaimKey| stand.leads(key) && !open.contains(key);
-        for (key, claim) in claims.iter().filter(|(key, _)| is_led(key)) {
-            let (claimant, assignment, origin) = match claim {
-                Claim::Held(claimant) => {
-                    let state = &states[claimant.repository];
-                    let distrust = state
+        let undecided = self
+            .recorded_sources
+            .resolve(&mut assignments, &lookup, led, tasks);
+        let is_led = |key: &EnvironmentKey| leadership.leads(key) && !undecided.contains(key);
+        for (key, assignment) in assignments.iter().filter(|(key, _)| is_led(key)) {
+            let (candidate, assignment, origin) = match assignment {
+                BranchAssignment::One(candidate) => {
+                    let state = &states[candidate.repository];
+                    let distrusted = state
                         .fetched
                         .as_ref()
-                        .and_then(|fetched| fetched.distrusted.get(&claimant.branch));
-                    let assignment = match (&claimant.commit, distrust, &state.fetched) {
-                        (Some(commit), Some(message), _) => Assignment::Distrusted {
+                        .and_then(|fetched| fetched.distrusted.get(&candidate.branch));
+                    let assignment = match (&candidate.commit, distrusted, &state.fetched) {
+                        (Some(commit), Some(message), _) => AssignedCommit::Untrusted {
                             commit: commit.clone(),
                             message: message.clone(),
                         },
-                        (Some(commit), None, Some(fetched)) => Assignment::Follow {
+                        (Some(commit), None, Some(fetched)) => AssignedCommit::Followed {
                             commit: commit.clone(),
                             reader: fetched.reader.clone(),
                         },
                         // The branch exists, but its first commit is not fetched yet.
                         (None, _, Some(fetched))
-                            if fetched.behind.contains_key(&claimant.branch) =>
+                            if fetched.behind.contains_key(&candidate.branch) =>
                         {
-                            Assignment::Unknown
+                            AssignedCommit::Unknown
                         }
-                        (None, _, Some(_)) => missing(&claimant.branch),
-                        (_, _, None) => Assignment::Unknown,
+                        (None, _, Some(_)) => missing(&candidate.branch),
+                        (_, _, None) => AssignedCommit::Unknown,
                     };
-                    (claimant, assignment, self.words(claimant))
+                    (candidate, assignment, self.describe(candidate))
                 }
-                Claim::Contested(claimants) => {
-                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                BranchAssignment::Contested(candidates) => {
+                    let who: Vec<String> =
+                        candidates.iter().map(|one| self.describe(one)).collect();
                     let who = who.join(", ");
-                    let assignment = Assignment::Held {
+                    let assignment = AssignedCommit::Stalled {
                         reason: "Contested",
                         message: format!(
                             "several branches contain the environment, so it is synced from none of them: {who}"
                         ),
                     };
-                    (&claimants[0], assignment, who)
+                    (&candidates[0], assignment, who)
                 }
             };
-            let repository = &self.repositories[claimant.repository];
-            let state = &states[claimant.repository];
+            let repository = &self.repositories[candidate.repository];
+            let state = &states[candidate.repository];
             let fetched = state.fetched.as_ref();
-            let behind = fetched.and_then(|fetched| fetched.behind.get(&claimant.branch));
+            let behind = fetched.and_then(|fetched| fetched.behind.get(&candidate.branch));
             let assigned = Assigned {
                 repository: repository.name.clone(),
                 remote: repository.remote.clone(),
-                grant: Arc::clone(&repository.grants[claimant.grant]),
+                source_policy: Arc::clone(&repository.source_policies[candidate.source_policy]),
                 origin,
                 what: assignment,
-                source: state.trouble.as_ref().or(behind).cloned(),
+                source: state.error.as_ref().or(behind).cloned(),
                 answered: state.answered,
                 is_removed: false,
             };
-            self.give(key, claimant.repository, assigned, tasks);
+            self.assign_one(key, candidate.repository, assigned, tasks);
         }
         // A deleted branch suspends its environment, and nothing is deleted.
         for (
             key,
-            Led {
+            LedEnvironment {
                 assigned: sender, ..
             },
         ) in &self.environments
         {
-            if !claims.contains_key(key) {
+            if !assignments.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
                 assigned.what = missing(&format!("of environment {}", key.environment));
                 assigned.is_removed = true;
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
-        self.tell_claims(&claims);
+        self.report_owners(&assignments);
     }
 
     /// Reports which environments this replica syncs, if that changed.
-    fn tell_claims(&mut self, claims: &BTreeMap<ClaimKey, Claim>) {
-        let has_branch = |key: &ClaimKey| matches!(claims.get(key), Some(Claim::Held(_)));
+    fn report_owners(&mut self, assignments: &BTreeMap<EnvironmentKey, BranchAssignment>) {
+        let has_branch =
+            |key: &EnvironmentKey| matches!(assignments.get(key), Some(BranchAssignment::One(_)));
         let keys = self.environments.keys();
-        let now: BTreeSet<ClaimKey> = keys.filter(|key| has_branch(key)).cloned().collect();
-        let report = |key: &ClaimKey, by| {
-            self.shared.listener.report(ControllerEvent::Claimed {
+        let now: BTreeSet<EnvironmentKey> = keys.filter(|key| has_branch(key)).cloned().collect();
+        let report = |key: &EnvironmentKey, owner| {
+            self.shared.events.report(ControllerEvent::OwnerChanged {
                 environment: key.environment.clone(),
                 cluster: key.cluster.clone(),
-                by,
+                owner,
             });
         };
-        for key in self.claimed.difference(&now) {
-            let by = if has_branch(key) {
-                Claimed::Elsewhere
+        for key in self.owned.difference(&now) {
+            let owner = if has_branch(key) {
+                EnvironmentOwner::Other
             } else {
-                Claimed::Nobody
+                EnvironmentOwner::None
             };
-            report(key, by);
+            report(key, owner);
         }
-        for key in now.difference(&self.claimed) {
-            report(key, Claimed::Ours);
+        for key in now.difference(&self.owned) {
+            report(key, EnvironmentOwner::ThisReplica);
         }
-        self.claimed = now;
+        self.owned = now;
     }
 
     /// Returns the claims of branches to environments, and the branches of unreached repositories
     /// that could claim the same ones.
-    fn claims(
+    fn assignments(
         &self,
         states: &[SourceState],
-    ) -> (BTreeMap<ClaimKey, Claim>, BTreeMap<ClaimKey, Vec<Claimant>>) {
-        let grants: Vec<Vec<_>> = self
+    ) -> (
+        BTreeMap<EnvironmentKey, BranchAssignment>,
+        BTreeMap<EnvironmentKey, Vec<BranchCandidate>>,
+    ) {
+        let source_policies: Vec<Vec<_>> = self
             .repositories
             .iter()
             .map(|repository| {
-                let grants = repository.grants.iter();
-                grants
-                    .map(|grant| {
-                        let cluster = grant.cluster.as_ref().map(|id| id.0.clone());
-                        (grant.branches.clone(), cluster)
+                let source_policies = repository.source_policies.iter();
+                source_policies
+                    .map(|source_policy| {
+                        let cluster = source_policy.cluster.as_ref().map(|id| id.0.clone());
+                        (source_policy.branches.clone(), cluster)
                     })
                     .collect()
             })
@@ -201,57 +214,59 @@ impl<'a> Supervisor<'a> {
                 fetched.flat_map(|fetched| heads(fetched)).collect()
             })
             .collect();
-        let mut claims = claims(&grants, &heads);
+        let mut assignments = assign_branches(&source_policies, &heads);
         let is_absent = |repository: usize| states[repository].fetched.is_none();
-        let rivals = rivals(&grants, &claims, is_absent);
+        let contenders = contenders(&source_policies, &assignments, is_absent);
         // Recorded environments of branch patterns whose repository is still unreachable.
         for (repository, state) in states.iter().enumerate() {
-            for recalled in &state.recalled {
-                let (_, cluster) = &grants[repository][recalled.grant];
-                let key = ClaimKey {
-                    environment: recalled.environment.clone(),
+            for recorded in &state.recorded {
+                let (_, cluster) = &source_policies[repository][recorded.source_policy];
+                let key = EnvironmentKey {
+                    environment: recorded.environment.clone(),
                     cluster: cluster.clone(),
                 };
-                let claimant = Claimant {
+                let candidate = BranchCandidate {
                     repository,
-                    grant: recalled.grant,
-                    branch: recalled.branch.clone(),
+                    source_policy: recorded.source_policy,
+                    branch: recorded.branch.clone(),
                     commit: None,
                 };
-                claims.entry(key).or_insert(Claim::Held(claimant));
+                assignments
+                    .entry(key)
+                    .or_insert(BranchAssignment::One(candidate));
             }
         }
-        (claims, rivals)
+        (assignments, contenders)
     }
 
     /// Gives up environments that other replicas lead. Work in progress continues to its next safe
     /// point, unless another replica could have taken over already.
-    fn give_up(&mut self, stand: &Standing) {
-        let lost: Vec<ClaimKey> = self
+    fn release_lost(&mut self, leadership: &Leadership) {
+        let lost: Vec<EnvironmentKey> = self
             .environments
             .keys()
-            .filter(|key| !stand.leads(key))
+            .filter(|key| !leadership.leads(key))
             .cloned()
             .collect();
         for key in lost {
-            if let Some(Led { task, .. }) = self.environments.remove(&key) {
+            if let Some(LedEnvironment { task, .. }) = self.environments.remove(&key) {
                 self.report(&key, false);
-                self.leaving.insert(key, task);
+                self.draining.insert(key, task);
             }
         }
-        let over = self.over.extract_if(.., |key| !stand.leads(key));
-        for key in over.collect::<Vec<_>>() {
+        let ended = self.ended.extract_if(.., |key| !leadership.leads(key));
+        for key in ended.collect::<Vec<_>>() {
             self.report(&key, false);
         }
-        self.leaving.retain(|_, task| !task.is_finished());
-        if *stand == Standing::Out {
-            self.leaving.values().for_each(AbortHandle::abort);
+        self.draining.retain(|_, task| !task.is_finished());
+        if *leadership == Leadership::Nothing {
+            self.draining.values().for_each(AbortHandle::abort);
         }
     }
 
-    fn report(&self, key: &ClaimKey, leads: bool) {
+    fn report(&self, key: &EnvironmentKey, leads: bool) {
         self.shared
-            .listener
+            .events
             .report(ControllerEvent::LeadershipChanged {
                 environment: key.environment.clone(),
                 leads,
@@ -259,14 +274,14 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Describes a branch with its repository.
-    fn words(&self, claimant: &Claimant) -> String {
-        let repository = &self.repositories[claimant.repository].name;
-        format!("{} of {repository}", claimant.branch)
+    fn describe(&self, candidate: &BranchCandidate) -> String {
+        let repository = &self.repositories[candidate.repository].name;
+        format!("{} of {repository}", candidate.branch)
     }
 
-    fn give(
+    fn assign_one(
         &mut self,
-        key: &ClaimKey,
+        key: &EnvironmentKey,
         repository: usize,
         assigned: Assigned,
         tasks: &mut JoinSet<()>,
@@ -281,11 +296,11 @@ impl<'a> Supervisor<'a> {
             // The environment moved to another repository, with other intervals.
             Some(led) => {
                 self.report(key, false);
-                self.leaving.insert(key.clone(), led.task);
+                self.draining.insert(key.clone(), led.task);
             }
             None => {}
         }
-        if self.leaving.contains_key(key) {
+        if self.draining.contains_key(key) {
             // Leadership returned quickly. The previous task must end first, and its end triggers
             // another assignment.
             return;
@@ -294,14 +309,14 @@ impl<'a> Supervisor<'a> {
         let environment = EnvironmentTask::new(
             key.clone(),
             receiver,
-            self.paces[repository].clone(),
+            self.fetch_schedules[repository].clone(),
             self.shared.clone(),
         );
         let task = tasks.spawn_local(environment.run());
-        if !self.over.remove(key) {
+        if !self.ended.remove(key) {
             self.report(key, true);
         }
-        let led = Led {
+        let led = LedEnvironment {
             assigned: sender,
             repository,
             task,
@@ -324,8 +339,8 @@ fn replace(known: &mut Assigned, assigned: Assigned) -> bool {
     differs
 }
 
-fn missing(branch: &str) -> Assignment {
-    Assignment::Held {
+fn missing(branch: &str) -> AssignedCommit {
+    AssignedCommit::Stalled {
         reason: "BranchMissing",
         message: format!(
             "branch {branch} is gone: the environment is stalled, and nothing is applied or deleted"

@@ -86,7 +86,7 @@ pub enum LeaseError {
     Cluster(#[from] ClusterError),
     /// Another client holds the Lease and keeps renewing it.
     #[error("{holder} holds {lease}")]
-    Held {
+    Taken {
         /// The Lease.
         lease: ObjectId,
         /// Its holder.
@@ -286,7 +286,7 @@ impl Lease {
                             .and_then(|since| since.parse().ok()),
                     };
                     if is_over() {
-                        return Err(LeaseError::Held {
+                        return Err(LeaseError::Taken {
                             lease: id.clone(),
                             holder,
                         });

@@ -2,7 +2,7 @@
 //! repositories to follow, their clusters, and limits. A branch that the controller serves can
 //! neither set nor widen any of it.
 
-mod claims;
+mod branches;
 mod credentials;
 mod disk;
 mod forge;
@@ -22,7 +22,10 @@ use pleach_model::finding::Finding;
 use pleach_model::object::{Located, Origin, Places};
 use pleach_model::tree::MemoryTree;
 
-pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping, rivals};
+pub use branches::{
+    BranchAssignment, BranchCandidate, Branches, EnvironmentKey, Heads, assign_branches,
+    contenders, overlapping,
+};
 pub use disk::Disk;
 pub use forge::{ForgeAddress, check_api};
 pub use notifications::{Notification, StateChange};

@@ -107,7 +107,7 @@ pub(super) fn from_file(
                 auth,
                 keys: repository.keys.map(|keys| folder.join(keys)),
             },
-            grants,
+            source_policies: grants,
             previews: match previews {
                 Some((forge, live)) => Some(Previews {
                     forge,
@@ -199,7 +199,7 @@ fn warn_of_overlaps(repositories: &[Repository]) {
     let grants: Vec<Vec<_>> = repositories
         .iter()
         .map(|repository| {
-            let grants = repository.grants.iter();
+            let grants = repository.source_policies.iter();
             let cluster = |grant: &SourcePolicy| grant.cluster.as_ref().map(|id| id.0.clone());
             grants
                 .map(|grant| (grant.branches.clone(), cluster(grant)))

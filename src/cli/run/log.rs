@@ -13,7 +13,7 @@ use entry::{Entry, Level};
 use pleach_controller::server::traces::Traces;
 use pleach_controller::server::{metrics::Metrics, notifications::Notifier};
 use pleach_controller::{
-    ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
+    ControllerEvent as Event, EventReceivers, Previewed, ReconcileOutcome, statuses::Statuses,
 };
 use pleach_engine::sync::events::{EventKind, StepOutcome, SyncEvent, WaitState};
 
@@ -87,8 +87,8 @@ impl Waits {
 
 impl Listeners<'_> {
     /// Listens until the controller has ended.
-    pub(super) async fn listen(mut self, received: Heard) {
-        let Heard {
+    pub(super) async fn listen(mut self, received: EventReceivers) {
+        let EventReceivers {
             mut events,
             mut syncs,
         } = received;
@@ -98,7 +98,7 @@ impl Listeners<'_> {
                 Some(event) = syncs.recv() => {
                     #[cfg(feature = "otlp")]
                     if let Some(traces) = &mut self.traces {
-                        traces.hear_sync(&event);
+                        traces.process_sync(&event);
                     }
                     log_sync(&event, &mut self.waits);
                 }
@@ -113,10 +113,10 @@ impl Listeners<'_> {
 
     fn receive(&mut self, event: &Event) {
         self.metrics.count(event);
-        self.statuses.hear(event);
+        self.statuses.process(event);
         #[cfg(feature = "otlp")]
         if let Some(traces) = &mut self.traces {
-            traces.hear(event);
+            traces.process(event);
         }
         if let Event::ReconcileFinished {
             release,
@@ -168,7 +168,7 @@ fn log(event: &Event) {
             repository,
             message,
         } => log_unreachable_source(repository, "forge", message),
-        Event::ReplicasChanged { there } => log_replicas(*there),
+        Event::ReplicasChanged { replicas } => log_replicas(*replicas),
         Event::StateChanged(_)
         | Event::ReconcileStarted { .. }
         | Event::QueueChanged { .. }
@@ -177,7 +177,7 @@ fn log(event: &Event) {
         | Event::Planned { .. }
         | Event::PlanExecuted { .. } => {}
         Event::LeadershipChanged { .. }
-        | Event::Claimed { .. }
+        | Event::OwnerChanged { .. }
         | Event::EnvironmentLoaded { .. }
         | Event::EnvironmentUnchanged { .. }
         | Event::EnvironmentStalled { .. }
@@ -242,12 +242,12 @@ fn log_environment(event: &Event) {
             let message = format!("this replica {verb} the environment");
             Entry::of_environment(environment, "leadership", message).write(Level::Info);
         }
-        Event::Claimed {
+        Event::OwnerChanged {
             environment,
             cluster,
-            by,
+            owner,
         } => {
-            let message = format!("environment claimed on cluster {cluster:?}: {by:?}");
+            let message = format!("environment claimed on cluster {cluster:?}: {owner:?}");
             Entry::of_environment(environment, "claimed", message).write(Level::Debug);
         }
         Event::EnvironmentLoaded {
@@ -309,13 +309,13 @@ fn log_environment(event: &Event) {
     }
 }
 
-fn log_replicas(there: usize) {
-    match there {
+fn log_replicas(replicas: usize) {
+    match replicas {
         0 => {
             let message = "cut off from the other replicas".to_owned();
             Entry::new("replicas", message).write(Level::Error);
         }
-        there => Entry::new("replicas", format!("replicas: {there}")).write(Level::Info),
+        _ => Entry::new("replicas", format!("replicas: {replicas}")).write(Level::Info),
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn from_arguments(
         repositories: vec![Repository {
             name: "repository".to_owned(),
             remote,
-            grants: grants.collect(),
+            source_policies: grants.collect(),
             previews: None,
         }],
         forges: BTreeMap::new(),

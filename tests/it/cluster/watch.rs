@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, pin_mut};
-use pleach_cluster::{Class, Depth, Followed, Heard, Selector, WatchEvent};
+use pleach_cluster::{Class, Depth, Followed, FollowedPart, Selector, WatchEvent};
 use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen, config_maps};
@@ -219,22 +219,25 @@ async fn large_lists_of_metadata_come_in_parts() {
     let mut next = async || stream.next().await.unwrap();
     assert_eq!(
         next().await.unwrap(),
-        Heard::Part(vec![config_map("a", "5")])
+        FollowedPart::Part(vec![config_map("a", "5")])
     );
     assert_eq!(
         next().await.unwrap(),
-        Heard::Part(vec![config_map("b", "5")])
+        FollowedPart::Part(vec![config_map("b", "5")])
     );
     assert!(next().await.is_err());
     assert_eq!(
         next().await.unwrap(),
-        Heard::Part(vec![config_map("a", "7")])
+        FollowedPart::Part(vec![config_map("a", "7")])
     );
     assert_eq!(
         next().await.unwrap(),
-        Heard::Rest(vec![config_map("c", "7")])
+        FollowedPart::LastPart(vec![config_map("c", "7")])
     );
-    assert_eq!(next().await.unwrap(), Heard::Deleted(config_map("c", "8")));
+    assert_eq!(
+        next().await.unwrap(),
+        FollowedPart::Deleted(config_map("c", "8"))
+    );
     let queries: Vec<String> = server
         .seen()
         .iter()

@@ -6,7 +6,7 @@ use super::*;
 
 /// Reads the crash record of an environment.
 fn of(crashes: &Crashes, environment: &str) -> Attempt {
-    let key = ClaimKey {
+    let key = EnvironmentKey {
         environment: environment.to_owned(),
         cluster: None,
     };
@@ -43,8 +43,8 @@ async fn a_commit_at_which_the_controller_crashes_waits_longer_each_time() {
         assert!(stall.message.starts_with(&counted), "{}", stall.message);
         assert_eq!(attempt.stall("b"), None);
         let left = backoff_left(&attempt).unwrap();
-        let pause = left.as_secs_f64() / seconds;
-        assert!((0.89..=1.11).contains(&pause), "{crashes}: {pause}");
+        let ratio = left.as_secs_f64() / seconds;
+        assert!((0.89..=1.11).contains(&ratio), "{crashes}: {ratio}");
         // Another environment crashed the controller during the backoff.
         assert_eq!(start(folder.path()).stall("a"), Some(stall));
         tokio::time::advance(left).await;
@@ -128,7 +128,7 @@ async fn an_attempt_is_not_recorded_while_nothing_can_be_planned() {
     let attempt = start(folder.path());
     attempt.begin("a", None).await;
     for _ in 0..2 {
-        attempt.pause();
+        attempt.suspend_record();
         assert!(!is_there());
     }
     attempt.record().await;
@@ -143,7 +143,7 @@ fn only_the_cause_of_a_crash_waits() {
     const OPEN: (bool, bool) = (true, false);
     const OPEN_SUSPECT: (bool, bool) = (true, true);
     const WAITING_SUSPECT: (bool, bool) = (false, true);
-    for (name, before, blamed) in [
+    for (name, before, cause) in [
         ("nothing is recorded", &[][..], None),
         ("alone", &[OPEN], Some(0)),
         ("one of two", &[OPEN, OPEN], None),
@@ -185,9 +185,9 @@ fn only_the_cause_of_a_crash_waits() {
             process: 1,
         };
         let mut records: Vec<Content> = before.iter().map(content).collect();
-        judge(&mut records);
+        count_crashes(&mut records);
         for (index, record) in records.iter().enumerate() {
-            let crashes = if blamed == Some(index) { 4 } else { 3 };
+            let crashes = if cause == Some(index) { 4 } else { 3 };
             assert_eq!(record.crashes, crashes, "{name}: {index}");
             assert!(record.is_suspect && !record.is_open, "{name}: {index}");
         }
@@ -219,7 +219,7 @@ async fn suspects_of_a_crash_are_processed_one_at_a_time_and_delay_no_other_envi
     assert_eq!(began.elapsed(), Duration::ZERO);
     other.begin("a", None).await;
     assert!(web.permit().await.is_none());
-    assert!(began.elapsed() <= PATIENCE + SPREAD + Duration::from_secs(1));
+    assert!(began.elapsed() <= SUSPECT_TIMEOUT + SUSPECT_DELAY + Duration::from_secs(1));
     // A crash finds its cause now.
     let all = restart();
     assert_eq!(stalled(&all), [true, false, false]);
@@ -230,7 +230,7 @@ async fn suspects_of_a_crash_are_processed_one_at_a_time_and_delay_no_other_envi
     web.end();
     let began = Instant::now();
     let permit = other.permit().await;
-    assert!(permit.is_some() && began.elapsed() <= SPREAD + Duration::from_secs(1));
+    assert!(permit.is_some() && began.elapsed() <= SUSPECT_DELAY + Duration::from_secs(1));
     // A suspect that was processed is none any more.
     assert!(web.permit().await.is_none());
     let [_, web, _] = restart();

@@ -60,15 +60,15 @@ impl Scopes {
             }
             stays
         });
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         for scope in desired {
             if !self.open.contains_key(&scope) {
                 let ending = CancellationToken::new();
                 self.open.insert(scope.clone(), ending.clone());
-                begun.push((scope, ending));
+                started.push((scope, ending));
             }
         }
-        begun
+        started
     }
 
     /// Closes a forbidden watch until its next attempt.
@@ -135,27 +135,27 @@ mod tests {
         BTreeMap::from([(GroupKind::new("", "ConfigMap"), kind)])
     }
 
-    fn shown(begun: &[(Scope, CancellationToken)]) -> Vec<String> {
-        begun.iter().map(|(scope, _)| scope.to_string()).collect()
+    fn shown(started: &[(Scope, CancellationToken)]) -> Vec<String> {
+        started.iter().map(|(scope, _)| scope.to_string()).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_forbidden_cluster_wide_watch_falls_back_to_namespaces() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
-        let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
-        assert_eq!(shown(&begun), ["ConfigMap"]);
+        let started = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
+        assert_eq!(shown(&started), ["ConfigMap"]);
         assert_eq!(
             shown(&scopes.adjust(&kinds(&["a"]), &BTreeMap::new(), now)),
             [""; 0]
         );
         let later = now + Duration::from_secs(5);
-        scopes.close(begun[0].0.clone(), later);
-        assert!(begun[0].1.is_cancelled());
-        let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
-        assert_eq!(shown(&begun), ["ConfigMap in a", "ConfigMap in b"]);
+        scopes.close(started[0].0.clone(), later);
+        assert!(started[0].1.is_cancelled());
+        let started = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
+        assert_eq!(shown(&started), ["ConfigMap in a", "ConfigMap in b"]);
         // A forbidden namespace is left to the interval.
-        scopes.close(begun[0].0.clone(), later);
+        scopes.close(started[0].0.clone(), later);
         assert_eq!(
             shown(&scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now)),
             [""; 0]
@@ -164,7 +164,7 @@ mod tests {
         // With new permissions, one watch covers all namespaces again.
         let begun_again = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), later);
         assert_eq!(shown(&begun_again), ["ConfigMap"]);
-        assert!(begun[1].1.is_cancelled());
+        assert!(started[1].1.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,11 +175,11 @@ mod tests {
         let id = path.id(Some("a"), "certs");
         let expected = BTreeMap::from([(id, Expected { path, count: 1 })]);
         let none = BTreeMap::new();
-        let begun = scopes.adjust(&none, &expected, now);
-        assert_eq!(shown(&begun), ["Secret certs in a"]);
+        let started = scopes.adjust(&none, &expected, now);
+        assert_eq!(shown(&started), ["Secret certs in a"]);
         assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
         // If the watch is forbidden, the interval finds the object.
-        scopes.close(begun[0].0.clone(), now + Duration::from_secs(5));
+        scopes.close(started[0].0.clone(), now + Duration::from_secs(5));
         assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
     }
 
@@ -187,11 +187,11 @@ mod tests {
     async fn a_kind_without_members_is_not_watched() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
-        let begun = scopes.adjust(&kinds(&["a"]), &BTreeMap::new(), now);
+        let started = scopes.adjust(&kinds(&["a"]), &BTreeMap::new(), now);
         assert_eq!(
             shown(&scopes.adjust(&BTreeMap::new(), &BTreeMap::new(), now)),
             [""; 0]
         );
-        assert!(begun[0].1.is_cancelled());
+        assert!(started[0].1.is_cancelled());
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::run::Target;
 
 /// State of the objects of a release after a run.
-pub(crate) struct Left {
+pub(crate) struct AppliedState {
     desired: Arc<Target>,
     ignored: Ignored,
     members: Arc<Inventory>,
@@ -25,7 +25,7 @@ pub(crate) struct Left {
     positions: HashMap<ObjectId, usize>,
 }
 
-impl Left {
+impl AppliedState {
     /// Captures the recorded state after the desired state was applied.
     pub(crate) fn new(desired: Arc<Target>, ignored: Ignored, members: Arc<Inventory>) -> Self {
         let manifests = &desired.release().1.manifests;
@@ -45,7 +45,7 @@ impl Left {
     }
 
     /// Returns whether lost readiness of the object is reported.
-    fn awaits(&self, id: &ObjectId) -> bool {
+    fn reports_readiness(&self, id: &ObjectId) -> bool {
         let (release, rendered) = self.desired.release();
         let manifest = self.positions.get(id);
         let manifest = manifest.and_then(|position| rendered.manifests.get(*position));
@@ -55,9 +55,11 @@ impl Left {
     }
 
     /// Returns the objects whose lost readiness is reported.
-    fn awaited(&self) -> BTreeSet<ObjectId> {
+    fn readiness_members(&self) -> BTreeSet<ObjectId> {
         let ids = self.positions.keys();
-        ids.filter(|id| self.awaits(id)).cloned().collect()
+        ids.filter(|id| self.reports_readiness(id))
+            .cloned()
+            .collect()
     }
 
     /// Returns whether a runtime object with this uid is recorded.
@@ -67,7 +69,7 @@ impl Left {
     }
 
     /// Returns whether an object is in the captured state. True for objects that are no member.
-    fn holds(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
+    fn is_applied(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
         let entry = self.members.entries.get(id);
         let Some(entry) = entry.filter(|entry| entry.state == EntryState::Applied) else {
             return true;
@@ -83,7 +85,7 @@ impl Left {
     }
 }
 
-impl fmt::Debug for Left {
+impl fmt::Debug for AppliedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never print the manifests: they include Secrets.
         f.debug_struct("Left")
@@ -94,43 +96,43 @@ impl fmt::Debug for Left {
 
 /// Receiver of changes to the members of a release.
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(super) struct EventBuffer {
     manager: String,
-    heard: Mutex<Heard>,
-    news: Notify,
+    state: Mutex<BufferState>,
+    changed_signal: Notify,
     /// Signals that an object can have lost readiness.
-    stir: Notify,
+    written_signal: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
-    left: Option<Left>,
+struct BufferState {
+    applied: Option<AppliedState>,
     /// Events received during a reconcile, which are evaluated afterwards. Only the last one per
     /// object is kept.
-    held: Option<BTreeMap<ObjectId, Option<LiveMeta>>>,
+    buffered: Option<BTreeMap<ObjectId, Option<LiveMeta>>>,
     /// Treats every event as a change.
-    alert: bool,
+    counts_every_event: bool,
     changed: BTreeSet<ObjectId>,
     /// Runtime objects, each with its last reported uid.
     expected: BTreeMap<ObjectId, Option<String>>,
     /// Objects with writes, including status updates.
-    stirred: BTreeSet<ObjectId>,
+    written: BTreeSet<ObjectId>,
     /// Time of the first of these writes.
-    stirred_at: Option<Instant>,
+    written_at: Option<Instant>,
 }
 
-impl Heard {
-    fn judge(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
+impl BufferState {
+    fn evaluate(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
         if self.expected.contains_key(id) {
-            return self.judge_expected(id, live);
+            return self.evaluate_expected(id, live);
         }
-        let is_as_left = match &self.left {
-            _ if self.alert => false,
-            Some(left) => left.holds(id, live),
+        let is_as_applied = match &self.applied {
+            _ if self.counts_every_event => false,
+            Some(applied) => applied.is_applied(id, live),
             // No state was applied yet.
             None => true,
         };
-        if is_as_left {
+        if is_as_applied {
             // The object was changed back.
             self.changed.remove(id);
         } else {
@@ -139,19 +141,19 @@ impl Heard {
     }
 
     /// Reports an unrecorded runtime object once, however often its controller writes to it.
-    fn judge_expected(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
+    fn evaluate_expected(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
         let Some(live) = live.filter(|live| !live.deleting) else {
             self.changed.remove(id);
             return;
         };
         let uid = Some(live.uid.as_str());
-        let Some(left) = &self.left else { return };
+        let Some(applied) = &self.applied else { return };
         let reported = self
             .expected
             .get_mut(id)
             .filter(|one| one.as_deref() != uid);
         if let Some(reported) = reported
-            && !left.records(id, &live.uid)
+            && !applied.records(id, &live.uid)
         {
             *reported = Some(live.uid.clone());
             self.changed.insert(id.clone());
@@ -159,104 +161,112 @@ impl Heard {
     }
 }
 
-impl Mailbox {
+impl EventBuffer {
     pub(super) fn new(manager: String) -> Self {
         Self {
             manager,
-            heard: Mutex::default(),
-            news: Notify::new(),
-            stir: Notify::new(),
+            state: Mutex::default(),
+            changed_signal: Notify::new(),
+            written_signal: Notify::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the present metadata of an object; `None` if it is deleted.
-    pub(super) fn hear(&self, id: &ObjectId, metadata: Option<&Value>) {
+    pub(super) fn receive(&self, id: &ObjectId, metadata: Option<&Value>) {
         let live = metadata.map(|metadata| LiveMeta::read(metadata, &self.manager));
-        let mut heard = self.lock();
-        if let Some(held) = &mut heard.held {
-            held.insert(id.clone(), live);
+        let mut state = self.lock();
+        if let Some(buffered) = &mut state.buffered {
+            buffered.insert(id.clone(), live);
             return;
         }
-        heard.judge(id, live.as_ref());
-        if !heard.changed.is_empty() {
-            self.news.notify_one();
+        state.evaluate(id, live.as_ref());
+        if !state.changed.is_empty() {
+            self.changed_signal.notify_one();
         }
     }
 
     /// Records a write to an object.
-    pub(super) fn stirred(&self, id: &ObjectId) {
-        let mut heard = self.lock();
-        if heard.left.as_ref().is_some_and(|left| left.awaits(id)) {
-            heard.stirred.insert(id.clone());
-            heard.stirred_at.get_or_insert_with(Instant::now);
-            self.stir.notify_one();
+    pub(super) fn record_write(&self, id: &ObjectId) {
+        let mut state = self.lock();
+        if state
+            .applied
+            .as_ref()
+            .is_some_and(|applied| applied.reports_readiness(id))
+        {
+            state.written.insert(id.clone());
+            state.written_at.get_or_insert_with(Instant::now);
+            self.written_signal.notify_one();
         }
     }
 
     /// Schedules a readiness check of all objects.
-    pub(super) fn stir(&self) {
-        let mut heard = self.lock();
-        heard.stirred = heard.left.as_ref().map(Left::awaited).unwrap_or_default();
-        if !heard.stirred.is_empty() {
-            heard.stirred_at.get_or_insert_with(Instant::now);
-            self.stir.notify_one();
+    pub(super) fn check_all(&self) {
+        let mut state = self.lock();
+        state.written = state
+            .applied
+            .as_ref()
+            .map(AppliedState::readiness_members)
+            .unwrap_or_default();
+        if !state.written.is_empty() {
+            state.written_at.get_or_insert_with(Instant::now);
+            self.written_signal.notify_one();
         }
     }
 
     /// Waits for a write to an object, and returns its time.
-    pub(super) async fn is_stirred(&self) -> Instant {
+    pub(super) async fn wait_until_written(&self) -> Instant {
         loop {
-            if let Some(at) = self.lock().stirred_at {
+            if let Some(at) = self.lock().written_at {
                 return at;
             }
-            self.stir.notified().await;
+            self.written_signal.notified().await;
         }
     }
 
     /// Returns the objects to check.
-    pub(super) fn take_stirred(&self) -> BTreeSet<ObjectId> {
-        let mut heard = self.lock();
-        heard.stirred_at = None;
-        std::mem::take(&mut heard.stirred)
+    pub(super) fn take_written(&self) -> BTreeSet<ObjectId> {
+        let mut state = self.lock();
+        state.written_at = None;
+        std::mem::take(&mut state.written)
     }
 
     /// Starts the buffering of a reconcile. Returns the pending changed objects.
-    pub(super) fn begin(&self) -> BTreeSet<ObjectId> {
-        let mut heard = self.lock();
-        heard.held.get_or_insert_default();
-        std::mem::take(&mut heard.changed)
+    pub(super) fn start(&self) -> BTreeSet<ObjectId> {
+        let mut state = self.lock();
+        state.buffered.get_or_insert_default();
+        std::mem::take(&mut state.changed)
     }
 
     /// Ends the buffering and evaluates the events.
-    pub(super) fn settle(&self, left: Option<Left>) {
-        let mut heard = self.lock();
-        if left.is_some() {
-            heard.left = left;
-            heard.alert = false;
+    pub(super) fn finish(&self, applied: Option<AppliedState>) {
+        let mut state = self.lock();
+        if applied.is_some() {
+            state.applied = applied;
+            state.counts_every_event = false;
         }
-        for (id, live) in heard.held.take().unwrap_or_default() {
-            heard.judge(&id, live.as_ref());
+        for (id, live) in state.buffered.take().unwrap_or_default() {
+            state.evaluate(&id, live.as_ref());
         }
-        if !heard.changed.is_empty() {
-            self.news.notify_one();
+        if !state.changed.is_empty() {
+            self.changed_signal.notify_one();
         }
     }
 
     /// Sets the expected runtime objects.
     pub(super) fn expect(&self, ids: &BTreeSet<ObjectId>) {
-        let mut heard = self.lock();
-        heard.expected.retain(|id, _| ids.contains(id));
+        let mut state = self.lock();
+        state.expected.retain(|id, _| ids.contains(id));
         for id in ids {
-            heard.expected.entry(id.clone()).or_default();
+            state.expected.entry(id.clone()).or_default();
         }
     }
 
-    pub(super) fn alert(&self) {
-        self.lock().alert = true;
+    pub(super) fn count_every_event(&self) {
+        self.lock().counts_every_event = true;
     }
 
     pub(super) async fn changed(&self) {
@@ -264,7 +274,7 @@ impl Mailbox {
             if !self.lock().changed.is_empty() {
                 return;
             }
-            self.news.notified().await;
+            self.changed_signal.notified().await;
         }
     }
 

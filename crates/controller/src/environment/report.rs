@@ -5,7 +5,7 @@ use pleach_reconciler::environment::{Report, Reported, StallNotification};
 use pleach_state::inventory::{ReleaseSummary, Source, Store};
 
 use super::tasks::Executor;
-use crate::{ControllerEvent, SourcePolicy, state_changes::announcement};
+use crate::{ControllerEvent, SourcePolicy, kubernetes_events::announcement};
 use pleach_cluster::Class;
 use pleach_engine::{
     load::Loaded,
@@ -29,9 +29,12 @@ impl Executor {
     async fn write(&mut self, loaded: Option<&Loaded>, reports: &[Report]) -> Result<(), String> {
         let connected = self.connect(loaded).await?;
         let (cluster, search) = (connected.cluster.clone(), connected.search());
-        let grant = &self.current.grant;
-        let id = grant.cluster.as_ref().or(grant.fallback.as_ref());
-        let source = grant.source(&self.key.environment);
+        let source_policy = &self.current.source_policy;
+        let id = source_policy
+            .cluster
+            .as_ref()
+            .or(source_policy.fallback.as_ref());
+        let source = source_policy.source(&self.key.environment);
         let records = match state::releases(&cluster, &search).await {
             Ok(records) => records.releases,
             // Without permission to list records, no release is known.
@@ -41,7 +44,7 @@ impl Executor {
         for release in records {
             if release.name.environment != self.key.environment
                 || !is_of_repository(&release, source.as_ref())
-                || !is_allowed(grant, &release.store)
+                || !is_allowed(source_policy, &release.store)
             {
                 continue;
             }
@@ -90,7 +93,7 @@ impl Executor {
         let revision = revision.as_deref().unwrap_or(recorded);
         if let Some(news) = notice.state_change(name, (version, revision), Timestamp::now()) {
             let event = ControllerEvent::StateChanged(news);
-            self.shared.listener.report(event);
+            self.shared.events.report(event);
         }
         let Some(connected) = &self.connected else {
             return;
@@ -113,7 +116,7 @@ fn is_of_repository(release: &ReleaseSummary, source: Option<&Source>) -> bool {
     })
 }
 
-fn is_allowed(grant: &SourcePolicy, store: &Store) -> bool {
-    let allow = grant.allow.as_ref();
+fn is_allowed(source_policy: &SourcePolicy, store: &Store) -> bool {
+    let allow = source_policy.allow.as_ref();
     allow.is_none_or(|allow| allow.refuse_store(store).is_none())
 }

@@ -8,7 +8,7 @@ use pleach_engine::load::Loaded;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::environment::{LookedUp, ReleaseFacts, StateFacts, StateId};
 
-use crate::history_lookup::Recalled;
+use crate::history_lookup::LookupResult;
 use crate::stalled_releases::{PreviousRelease, complete, stall_of};
 
 /// Loaded environments, and single releases of them.
@@ -33,7 +33,7 @@ impl States {
     }
 
     /// Adds the result of a history lookup. `None`: the lookup failed.
-    pub(super) fn found(&mut self, id: StateId, found: Option<Recalled>) -> LookedUp {
+    pub(super) fn found(&mut self, id: StateId, found: Option<LookupResult>) -> LookedUp {
         match found {
             None => LookedUp::Failed,
             Some(None) => LookedUp::Nothing,

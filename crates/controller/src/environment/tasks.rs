@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::TaskId;
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::config::EnvironmentKey;
 use pleach_reconciler::environment::{
     Answer, ConnectionId, Load, PreviousState, RecordChange, RecordedCommit, StateFacts, StateId,
     Task,
@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::LIMIT;
-use crate::assignment::{Assigned, Assignment};
-use crate::backoff::Paces;
+use crate::assignment::{Assigned, AssignedCommit};
+use crate::backoff::FetchSchedule;
 use crate::connected::Connected;
 use crate::crash::Attempt;
-use crate::history_lookup::{Question, Recalled};
+use crate::history_lookup::{LookupRequest, LookupResult};
 use crate::inputs::Inputs;
-use crate::read::{Read, Which, for_cluster};
+use crate::loader::{EnvironmentAt, LoadResult, check_cluster};
 use crate::requests::Requests;
 use crate::stalled_releases::{PreviousRelease, complete};
 use crate::{ControllerEvent, Shared};
@@ -41,9 +41,9 @@ pub(super) type LoadedStates = BTreeMap<StateId, Arc<Loaded>>;
 
 /// Means and data of the tasks.
 pub(super) struct Executor {
-    pub(super) key: ClaimKey,
+    pub(super) key: EnvironmentKey,
     pub(super) shared: Shared,
-    pub(super) paces: Paces,
+    pub(super) fetch_schedule: FetchSchedule,
     /// User requests for the releases.
     pub(super) requests: Requests,
     /// The assignment of the round.
@@ -51,7 +51,7 @@ pub(super) struct Executor {
     /// The commit in progress, with the crash record.
     pub(super) attempt: Attempt,
     /// Sender of history lookups, for the release tasks too.
-    pub(super) queries: mpsc::UnboundedSender<Question>,
+    pub(super) lookups: mpsc::UnboundedSender<LookupRequest>,
     pub(super) connected: Option<Connected>,
     pub(super) connection: ConnectionId,
     /// Inputs of the last load that reported them.
@@ -71,16 +71,21 @@ pub(super) enum TaskResult {
 }
 
 impl Executor {
-    pub(super) fn new(key: ClaimKey, current: Assigned, paces: Paces, shared: Shared) -> Self {
+    pub(super) fn new(
+        key: EnvironmentKey,
+        current: Assigned,
+        fetch_schedule: FetchSchedule,
+        shared: Shared,
+    ) -> Self {
         Self {
-            attempt: Attempt::of(&shared.crashes, &current.grant.url, &key),
+            attempt: Attempt::of(&shared.crashes, &current.source_policy.url, &key),
             key,
-            requests: Requests::new(paces.clone()),
-            paces,
+            requests: Requests::new(fetch_schedule.clone()),
+            fetch_schedule,
             shared,
             current,
             // Placeholder; replaced when the task starts.
-            queries: mpsc::unbounded_channel().0,
+            lookups: mpsc::unbounded_channel().0,
             connected: None,
             connection: ConnectionId(0),
             inputs: None,
@@ -152,32 +157,33 @@ impl Executor {
         commit: String,
         inputs: Option<TaskId>,
     ) -> Result<Box<Loaded>, Load> {
-        let unread = |message: String| Load::Failed(Stall::new("Unread", message));
-        let Assignment::Follow { reader, .. } = &self.current.what else {
-            return Err(unread("no commit is assigned".to_owned()));
+        let load_failed = |message: String| Load::Failed(Stall::new("Unread", message));
+        let AssignedCommit::Followed { reader, .. } = &self.current.what else {
+            return Err(load_failed("no commit is assigned".to_owned()));
         };
-        let which = Which {
+        let at = EnvironmentAt {
             place: reader.place(),
             commit,
             name: self.key.environment.clone(),
         };
         let known = self.inputs.as_ref().filter(|(id, _)| Some(*id) == inputs);
         let known = known.map(|(_, inputs)| inputs.clone());
-        let reading = self.shared.reading.load(which, known, &self.attempt);
-        let Ok(read) = timeout(LIMIT, reading).await else {
+        let loading = self.shared.loader.load(at, known, &self.attempt);
+        let Ok(read) = timeout(LIMIT, loading).await else {
             let message = format!("the environment was not loaded within {LIMIT:?}");
-            return Err(unread(message));
+            return Err(load_failed(message));
         };
         match read {
-            Read::Same => Err(Load::Unchanged),
-            Read::From(inputs, read) => {
+            LoadResult::Unchanged => Err(Load::Unchanged),
+            LoadResult::Loaded(inputs, read) => {
                 self.inputs = Some((id, inputs));
                 // An environment for another cluster is stalled like an invalid one.
-                let read = read.and_then(|loaded| for_cluster(*loaded, &self.current.grant));
+                let read =
+                    read.and_then(|loaded| check_cluster(*loaded, &self.current.source_policy));
                 read.map(Box::new).map_err(Load::Invalid)
             }
-            Read::Beyond(stall) => Err(Load::Exceeded(stall)),
-            Read::Not(stall) => Err(Load::Failed(stall)),
+            LoadResult::Exceeded(stall) => Err(Load::Exceeded(stall)),
+            LoadResult::Failed(stall) => Err(Load::Failed(stall)),
         }
     }
 
@@ -197,9 +203,12 @@ impl Executor {
         loaded: Option<&Loaded>,
     ) -> Result<Vec<RecordedCommit>, String> {
         let cluster = self.connect(loaded).await?.cluster.clone();
-        let grant = &self.current.grant;
-        let source = grant.source(&self.key.environment);
-        let intended = grant.cluster.as_ref().or(grant.fallback.as_ref());
+        let source_policy = &self.current.source_policy;
+        let source = source_policy.source(&self.key.environment);
+        let intended = source_policy
+            .cluster
+            .as_ref()
+            .or(source_policy.fallback.as_ref());
         let records = state::releases(&cluster, &Search::Everywhere).await;
         let mut commits = Vec::new();
         for release in records.map_err(|error| words(&error))?.releases {
@@ -234,10 +243,10 @@ impl Executor {
     async fn follow(&mut self, loaded: &Loaded) -> Result<ConnectionId, String> {
         let interval = loaded.environment.sync.interval;
         let interval = interval.try_into().unwrap_or(LIMIT);
-        self.paces.set(&self.key, interval);
+        self.fetch_schedule.set(&self.key, interval);
         if let Err(error) = self.connect(Some(loaded)).await {
             // Nothing is planned without a connection.
-            self.attempt.pause();
+            self.attempt.suspend_record();
             return Err(error);
         }
         self.attempt.record().await;
@@ -253,15 +262,15 @@ impl Executor {
         &mut self,
         loaded: Option<&Loaded>,
     ) -> Result<&mut Connected, String> {
-        let grant = Arc::clone(&self.current.grant);
+        let source_policy = Arc::clone(&self.current.source_policy);
         // The environment file selects the context only in a local run.
-        let context = match (&grant.cluster, &grant.connection.context) {
+        let context = match (&source_policy.cluster, &source_policy.connection.context) {
             (None, None) => loaded.and_then(|one| one.environment.cluster.context.clone()),
             (_, named) => named.clone(),
         };
-        let kubeconfig = grant.connection.fingerprint().await;
+        let kubeconfig = source_policy.connection.fingerprint().await;
         let is_same = |connected: &Connected| {
-            Arc::ptr_eq(&connected.grant, &grant)
+            Arc::ptr_eq(&connected.source_policy, &source_policy)
                 && (connected.context == context || loaded.is_none())
                 // If the kubeconfig cannot be read now, keep the present connection.
                 && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
@@ -273,7 +282,7 @@ impl Executor {
             let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
             self.connected = None;
             self.connection.0 += 1;
-            Connected::open(&self.shared, &grant, context, kubeconfig).await?
+            Connected::open(&self.shared, &source_policy, context, kubeconfig).await?
         };
         Ok(self.connected.insert(connected))
     }
@@ -300,15 +309,15 @@ impl Executor {
         &self,
         commits: BTreeSet<String>,
         release: Option<String>,
-    ) -> oneshot::Receiver<Recalled> {
+    ) -> oneshot::Receiver<LookupResult> {
         let (answer, answered) = oneshot::channel();
-        let question = Question {
+        let request = LookupRequest {
             commits,
             release,
             answer,
         };
         // The receiver is gone only at shutdown.
-        drop(self.queries.send(question));
+        drop(self.lookups.send(request));
         answered
     }
 
@@ -319,7 +328,7 @@ impl Executor {
             revision,
             took,
         };
-        self.shared.listener.report(event);
+        self.shared.events.report(event);
     }
 
     pub(super) fn loaded(&self, state: StateFacts, took: Duration) {
@@ -335,7 +344,7 @@ impl Executor {
             stalled,
             took,
         };
-        self.shared.listener.report(event);
+        self.shared.events.report(event);
     }
 
     pub(super) fn retained(&self, revision: &str) {
@@ -352,7 +361,7 @@ impl Executor {
             reason: stall.reason,
             message: stall.message,
         };
-        self.shared.listener.report(event);
+        self.shared.events.report(event);
     }
 
     pub(super) fn unreachable(&self, message: String) {
@@ -361,7 +370,7 @@ impl Executor {
             environment,
             message,
         };
-        self.shared.listener.report(event);
+        self.shared.events.report(event);
     }
 }
 

@@ -11,12 +11,12 @@ use pleach_reconciler::stall::Stall;
 use super::*;
 use crate::clock::Clock;
 use crate::crash::{Attempt, Crashes};
-use crate::history_lookup::Question;
-use crate::read::for_cluster;
+use crate::history_lookup::LookupRequest;
+use crate::loader::check_cluster;
 use crate::stalled_releases::tests::load;
 use crate::{
-    Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches, read::Reading,
-    self_update,
+    EventSender, Fetching, SourcePolicy, concurrency::ReconcilePermits, drift::Watches,
+    loader::Loader, self_update,
 };
 use pleach_cluster::Connection;
 use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
@@ -30,22 +30,22 @@ use pleach_testkit::program::script;
 use tempfile::TempDir;
 
 fn shared() -> Shared {
-    let (listener, _) = Listener::new();
+    let (events, _) = EventSender::new();
     let (watches, _) = Watches::new(false);
     Shared {
-        listener: listener.clone(),
+        events: events.clone(),
         clock: Clock::start(),
-        claim: Claim {
+        lease_identity: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
         },
         watches,
-        last: self_update::Last::of(None),
-        sights: ReconcilePermits::new(listener),
+        self_update: self_update::SelfUpdate::of(None),
+        permits: ReconcilePermits::new(events),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
-        reading: Reading {
+        loader: Loader {
             slots: RenderSlots::by("/bin/true".into(), 1),
             stop: CancellationToken::new(),
         },
@@ -61,7 +61,7 @@ fn shared() -> Shared {
 
 /// Builds the assignment of a commit of environment web.
 fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
-    let grant = SourcePolicy {
+    let source_policy = SourcePolicy {
         url: remote.url.clone(),
         branches: Branches::One {
             environment: "web".to_owned(),
@@ -78,9 +78,9 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
     Assigned {
         repository: "fleet".to_owned(),
         remote: remote.clone(),
-        grant: Arc::new(grant),
+        source_policy: Arc::new(source_policy),
         origin: "env/web of fleet".to_owned(),
-        what: Assignment::Follow {
+        what: AssignedCommit::Followed {
             commit: commit.to_owned(),
             reader: fetched.reader.clone(),
         },
@@ -112,8 +112,8 @@ fn fetched() -> (TempDir, Remote, Fetched) {
     (folder, remote, fetched)
 }
 
-fn key() -> ClaimKey {
-    ClaimKey {
+fn key() -> EnvironmentKey {
+    EnvironmentKey {
         environment: "web".to_owned(),
         cluster: None,
     }
@@ -133,7 +133,7 @@ impl Bench {
         let (sender, receiver) = watch::channel(assigned.clone());
         Self {
             sender,
-            task: EnvironmentTask::new(key(), receiver, Paces::default(), shared),
+            task: EnvironmentTask::new(key(), receiver, FetchSchedule::default(), shared),
             wait: None,
         }
     }
@@ -205,19 +205,19 @@ async fn an_environment_that_is_no_longer_synced_requests_no_fetches() {
     let (_folder, remote, fetched) = fetched();
     let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
     let mut bench = Bench::of(&good, shared());
-    let paces = bench.task.executor.paces.clone();
-    paces.set(&key(), Duration::from_secs(1));
-    assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
+    let fetch_schedule = bench.task.executor.fetch_schedule.clone();
+    fetch_schedule.set(&key(), Duration::from_secs(1));
+    assert_eq!(fetch_schedule.shortest(), Some(Duration::from_secs(1)));
     // The same happens after the deletion of its branch.
     bench.task.execute(vec![Command::StopSync]);
-    assert_eq!(paces.shortest(), None);
+    assert_eq!(fetch_schedule.shortest(), None);
 }
 
 /// Creates an environment that is rendered by a shell script.
 fn rendered_by(script: &str) -> (TempDir, Shared) {
     let (folder, program) = pleach_testkit::program::script(script).unwrap();
     let mut shared = shared();
-    shared.reading.slots = RenderSlots::by(program, 1);
+    shared.loader.slots = RenderSlots::by(program, 1);
     (folder, shared)
 }
 
@@ -354,10 +354,10 @@ async fn a_commit_that_is_not_available_is_loaded_again() {
 async fn an_environment_that_left_git_has_no_task() {
     let (_folder, remote, fetched) = fetched();
     let mut over = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    over.what = Assignment::Unknown;
+    over.what = AssignedCommit::Unknown;
     over.is_removed = true;
     let (sender, receiver) = watch::channel(over);
-    let environment = EnvironmentTask::new(key(), receiver, Paces::default(), shared());
+    let environment = EnvironmentTask::new(key(), receiver, FetchSchedule::default(), shared());
     let local = tokio::task::LocalSet::new();
     let running = Box::pin(local.run_until(environment.run()));
     let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
@@ -390,25 +390,25 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     shared.fetching.fetcher = Fetcher::by(program);
     let recollect = |remote: &Remote, limit| {
         let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
-        let (questions, asked) = mpsc::unbounded_channel();
+        let (lookups, asked) = mpsc::unbounded_channel();
         let attempt = Attempt::of(&shared.crashes, &remote.url, &key());
-        let recollection = Recollection {
+        let lookup = HistoryLookup {
             environment: "web".to_owned(),
             assigned,
-            questions: asked,
+            requests: asked,
             shared: shared.clone(),
             attempt,
             limit,
         };
         let (answer, answered) = oneshot::channel();
-        let question = Question {
+        let request = LookupRequest {
             commits: [head.clone()].into(),
             release: None,
             answer,
         };
-        questions.send(question).unwrap();
-        let keep = (sender, questions);
-        (recollection.run(), answered, keep)
+        lookups.send(request).unwrap();
+        let keep = (sender, lookups);
+        (lookup.run(), answered, keep)
     };
     let (hangs, unanswered, _keep) = recollect(&silent, Duration::from_millis(100));
     let (works, answered, _kept) = recollect(&remote, Duration::from_mins(1));
@@ -444,13 +444,16 @@ fn a_loaded_environment_has_the_minimum_of_its_source_policy() {
     ]);
     let loaded = load(&tree, Revision::Commit("c0".to_owned()), "web");
     let (_folder, remote, fetched) = fetched();
-    let mut grant = assigned(&remote, &fetched, "c0").grant;
-    Arc::get_mut(&mut grant).unwrap().minimum = Minimum {
+    let mut source_policy = assigned(&remote, &fetched, "c0").source_policy;
+    Arc::get_mut(&mut source_policy).unwrap().minimum = Minimum {
         interval: Some(SignedDuration::from_mins(2)),
         needs_approval: true,
         ..Minimum::default()
     };
-    let synced = for_cluster(loaded, &grant).unwrap().environment.sync;
+    let synced = check_cluster(loaded, &source_policy)
+        .unwrap()
+        .environment
+        .sync;
     assert!(synced.needs_approval);
     assert_eq!(synced.interval, SignedDuration::from_mins(2));
 }

@@ -31,7 +31,7 @@ enum Origin {
     /// A fork, whose commits are never compared with clusters.
     Fork,
     /// A fork, whose commits are compared with clusters after the consent of a member.
-    Asking {
+    ForkOnConsent {
         /// Prefix of the label that gives consent.
         label: String,
         /// Whether this commit has such a label.
@@ -60,7 +60,7 @@ impl Subject {
         let origin = match label {
             _ if !pull.is_fork => Origin::Own,
             None => Origin::Fork,
-            Some(label) => Origin::Asking {
+            Some(label) => Origin::ForkOnConsent {
                 is_labeled: pull.labels.iter().any(|one| {
                     let name = one.strip_prefix(&label).unwrap_or_default();
                     name.starts_with(' ') && is_named(&pull.head, name.trim_start())
@@ -81,7 +81,7 @@ impl Subject {
     pub(super) fn is_fork(&self) -> bool {
         match self.origin {
             Origin::Own => false,
-            Origin::Fork | Origin::Asking { .. } => true,
+            Origin::Fork | Origin::ForkOnConsent { .. } => true,
         }
     }
 
@@ -89,7 +89,7 @@ impl Subject {
     pub(super) fn awaits_consent(&self) -> bool {
         matches!(
             self.origin,
-            Origin::Asking {
+            Origin::ForkOnConsent {
                 is_labeled: false,
                 ..
             }
@@ -102,14 +102,14 @@ impl Subject {
         match self.origin {
             Origin::Own => Depth::Live,
             Origin::Fork => Depth::Fork,
-            Origin::Asking { is_labeled, .. } if is_labeled || is_consented => Depth::Live,
-            Origin::Asking { .. } => Depth::Unconsented,
+            Origin::ForkOnConsent { is_labeled, .. } if is_labeled || is_consented => Depth::Live,
+            Origin::ForkOnConsent { .. } => Depth::Unconsented,
         }
     }
 
     /// Returns the hint for members on how to allow a comparison with the cluster.
     pub(super) fn how_to_consent(&self, has_reviews: bool) -> String {
-        let Origin::Asking { label, .. } = &self.origin else {
+        let Origin::ForkOnConsent { label, .. } = &self.origin else {
             return String::new();
         };
         let review = if has_reviews {
@@ -187,17 +187,17 @@ mod tests {
 
     #[test]
     fn members_consent_to_commits_of_forks() {
-        let asking = subject(true, Some("ask"), &[]);
-        assert!(asking.awaits_consent());
-        assert_eq!(asking.depth(false), Depth::Unconsented);
-        assert_eq!(asking.depth(true), Depth::Live);
+        let fork_on_consent = subject(true, Some("ask"), &[]);
+        assert!(fork_on_consent.awaits_consent());
+        assert_eq!(fork_on_consent.depth(false), Depth::Unconsented);
+        assert_eq!(fork_on_consent.depth(true), Depth::Live);
         for (has_reviews, expected) in [(true, 1), (false, 0)] {
-            let said = asking.how_to_consent(has_reviews);
-            assert_eq!(said.matches("approving review").count(), expected, "{said}");
-            assert!(said.contains(&format!("`pleach preview {HEAD}`")), "{said}");
+            let hint = fork_on_consent.how_to_consent(has_reviews);
+            assert_eq!(hint.matches("approving review").count(), expected, "{hint}");
+            assert!(hint.contains(&format!("`pleach preview {HEAD}`")), "{hint}");
             assert!(
-                said.contains(&format!("`ask {}`", &HEAD[..DIGITS])),
-                "{said}"
+                hint.contains(&format!("`ask {}`", &HEAD[..DIGITS])),
+                "{hint}"
             );
         }
         let fork = subject(true, None, &["ask"]);

@@ -38,7 +38,7 @@ pub(super) struct Outcome {
 }
 
 /// Result of a preview to report.
-struct Found {
+struct PreviewResult {
     previewed: Previewed,
     state: Status,
     comment: String,
@@ -49,7 +49,7 @@ struct Found {
 /// Resources that all pull requests of a repository share.
 pub(super) struct Work {
     pub(super) repository: String,
-    grants: Vec<Arc<SourcePolicy>>,
+    source_policies: Vec<Arc<SourcePolicy>>,
     pub(super) previews: Previews,
     /// Locked during a fetch.
     mirror: Arc<Mutex<ChangeMirror>>,
@@ -57,7 +57,7 @@ pub(super) struct Work {
     /// Limits concurrent previews.
     pub(super) slots: Slots,
     /// Single permit for repeated previews of unreachable clusters.
-    pub(super) again: Semaphore,
+    pub(super) retries: Semaphore,
 }
 
 impl Work {
@@ -68,12 +68,12 @@ impl Work {
         let mirror = ChangeMirror::new(repository.remote.clone(), disk);
         Self {
             repository: repository.name.clone(),
-            grants: repository.grants.clone(),
+            source_policies: repository.source_policies.clone(),
             previews: previews.clone(),
             mirror: Arc::new(Mutex::new(mirror)),
             fetcher: Fetcher::by(previews.program.clone()),
             slots,
-            again: Semaphore::new(1),
+            retries: Semaphore::new(1),
         }
     }
 
@@ -102,9 +102,9 @@ impl Work {
             subject.depth(false)
         };
         let is_reported = |depth: Depth| reported.as_ref() == Some(&subject.last_line(depth));
-        let is_judged = (is_reported(depth) || is_reported(Depth::Unanswered))
-            && self.is_judged(subject).await.map_err(failed)?;
-        if is_judged && is_reported(depth) {
+        let is_final = (is_reported(depth) || is_reported(Depth::Unanswered))
+            && self.is_final(subject).await.map_err(failed)?;
+        if is_final && is_reported(depth) {
             return Ok(None);
         }
         let none = BTreeMap::new();
@@ -113,7 +113,7 @@ impl Work {
         let pending = status(State::Pending, "preview in progress");
         // Without permission to set a status, a comment can still work. A repeated preview keeps
         // its status until there is a new result.
-        let marked = if is_judged {
+        let marked = if is_final {
             Ok(())
         } else {
             forge.set_status(head, &pending).await
@@ -130,7 +130,7 @@ impl Work {
                 let about = (&*marker, &*environments, ways);
                 self.find(subject, about, &fetched).await?
             }
-            Err(error @ ChangeError::TooLarge(_)) => given_up(&marker, &error),
+            Err(error @ ChangeError::TooLarge(_)) => failed_preview(&marker, &error),
             Err(error @ ChangeError::Passing(_)) => return Err(words(&error)),
         };
         let mut comment = found.comment;
@@ -145,7 +145,7 @@ impl Work {
         let comment = format!("{comment}\n\n{last_line}\n");
         let commented = forge.report(number, &marker, &comment).await;
         let marked = match commented {
-            Ok(ReportOutcome::Unchanged) if is_judged => marked,
+            Ok(ReportOutcome::Unchanged) if is_final => marked,
             _ => marked.and(forge.set_status(head, &found.state).await),
         };
         commented.map_err(failed)?;
@@ -163,7 +163,7 @@ impl Work {
         subject: &Subject,
         (marker, environments, ways): (&str, &[String], &BTreeMap<String, Way>),
         fetched: &FetchedChange,
-    ) -> Result<Found, String> {
+    ) -> Result<PreviewResult, String> {
         let name = name(subject.number);
         let request = Request {
             program: &self.previews.program,
@@ -184,13 +184,13 @@ impl Work {
                 "{head} was previewed instead of {}; this is a bug",
                 subject.head
             )),
-            Ok(report) => Ok(Found {
+            Ok(report) => Ok(PreviewResult {
                 previewed: report.verdict.into(),
                 state: report.status(),
                 comment: report.comment.trim_end().to_owned(),
                 is_unanswered: report.unanswered,
             }),
-            Err(error) if error.is_about_the_change() => Ok(given_up(marker, &error)),
+            Err(error) if error.is_about_the_change() => Ok(failed_preview(marker, &error)),
             Err(error) => Err(words(&error)),
         }
     }
@@ -209,7 +209,7 @@ impl Work {
     }
 
     /// Returns whether the commit status is final.
-    async fn is_judged(&self, subject: &Subject) -> Result<bool, ForgeError> {
+    async fn is_final(&self, subject: &Subject) -> Result<bool, ForgeError> {
         let forge = &self.previews.forge;
         let status = forge.status(&subject.head, CONTEXT).await?;
         Ok(status.is_none_or(|status| status.state != State::Pending))
@@ -222,16 +222,18 @@ impl Work {
             return BTreeMap::new();
         };
         let way = |environment: &String| {
-            let mut held = self
-                .grants
-                .iter()
-                .filter(|grant| grant.branches.environment(branch) == Some(environment.as_str()));
-            let (grant, None) = (held.next()?, held.next()) else {
+            let mut names = self.source_policies.iter().filter(|source_policy| {
+                source_policy.branches.environment(branch) == Some(environment.as_str())
+            });
+            let (source_policy, None) = (names.next()?, names.next()) else {
                 return None;
             };
-            let allow = grant.allow.as_ref().map(|allow| allow.declared().clone());
-            let cluster = grant.cluster.as_ref()?;
-            let mut way = Way::of(&grant.connection, &cluster.0, allow);
+            let allow = source_policy
+                .allow
+                .as_ref()
+                .map(|allow| allow.declared().clone());
+            let cluster = source_policy.cluster.as_ref()?;
+            let mut way = Way::of(&source_policy.connection, &cluster.0, allow);
             way.quotes = live.details;
             Some((environment.clone(), way))
         };
@@ -241,11 +243,11 @@ impl Work {
     /// Returns the environments of a branch. Empty for a branch without environments: it is a
     /// source of promotions, and all environments are previewed.
     fn environments(&self, branch: &str) -> Vec<String> {
-        let held = self.grants.iter();
-        let held: BTreeSet<&str> = held
-            .filter_map(|grant| grant.branches.environment(branch))
+        let names = self.source_policies.iter();
+        let names: BTreeSet<&str> = names
+            .filter_map(|source_policy| source_policy.branches.environment(branch))
             .collect();
-        held.into_iter().map(str::to_owned).collect()
+        names.into_iter().map(str::to_owned).collect()
     }
 
     async fn fetch(&self, subject: &Subject) -> Result<Result<FetchedChange, ChangeError>, String> {
@@ -264,11 +266,11 @@ impl Work {
 }
 
 /// Builds the report of a preview that failed.
-fn given_up(marker: &str, error: &dyn std::error::Error) -> Found {
+fn failed_preview(marker: &str, error: &dyn std::error::Error) -> PreviewResult {
     let why = words(error);
     // Show it as a code block, so that no markup takes effect.
     let shown = one_line(&why);
-    Found {
+    PreviewResult {
         previewed: Previewed::GivenUp,
         state: status(State::Error, &why),
         comment: format!("{marker}\n## pleach: no preview\n\n    {shown}"),
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn an_error_in_a_comment_is_one_visible_line() {
         let error = io::Error::other("no file a\u{200b}b\nc\u{202e}d");
-        let found = given_up("<!-- marker -->", &error);
+        let found = failed_preview("<!-- marker -->", &error);
         assert!(
             found
                 .comment

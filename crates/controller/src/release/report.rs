@@ -6,7 +6,7 @@ use pleach_state::inventory::{Condition, SyncRequest, UserRequests};
 
 use super::Targets;
 use super::tasks::Executor;
-use crate::{ControllerEvent, run::Target, state_changes::announcement};
+use crate::{ControllerEvent, kubernetes_events::announcement, run::Target};
 use pleach_engine::{
     sync::{is_cluster, state},
     words,
@@ -14,7 +14,11 @@ use pleach_engine::{
 
 impl Executor {
     /// Writes the conditions before a run, unless the observed record already has them.
-    pub(super) async fn announce(&mut self, status: StatusReport, targets: &Targets) -> Answer {
+    pub(super) async fn write_conditions(
+        &mut self,
+        status: StatusReport,
+        targets: &Targets,
+    ) -> Answer {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         if self.are_written(conditions) {
             return Answer::Reported {
@@ -57,10 +61,10 @@ impl Executor {
         if let Some(fields) = contended {
             let release = release.clone();
             let event = ControllerEvent::Contended { release, fields };
-            self.shared.listener.report(event);
+            self.shared.events.report(event);
         }
         if let Some(is_degraded) = is_degraded {
-            self.shared.listener.report(ControllerEvent::HealthChecked {
+            self.shared.events.report(ControllerEvent::HealthChecked {
                 release: release.clone(),
                 is_degraded,
             });
@@ -110,7 +114,7 @@ impl Executor {
             notice.state_change(name, (version.as_str(), revision), Timestamp::now())
         {
             let event = ControllerEvent::StateChanged(news);
-            self.shared.listener.report(event);
+            self.shared.events.report(event);
         }
         if !is_ours {
             return;

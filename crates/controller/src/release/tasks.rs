@@ -17,13 +17,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Neighbors, Targets};
+use super::{ReleaseChannels, Targets};
 use crate::approval::{self, RetainedPlan};
-use crate::catch_panic::guarded;
+use crate::catch_panic::catch_panic;
 use crate::concurrency::{ReconcilePermit, is_silence};
-use crate::drift::{Left, Subscription};
-use crate::history_lookup::{Question, Recalled};
-use crate::outcome::{failure, summary};
+use crate::drift::{AppliedState, Subscription};
+use crate::history_lookup::{LookupRequest, LookupResult};
+use crate::plan_facts::{failure, summary};
 use crate::run::{self, Target, in_time};
 use crate::waiting::Awaited;
 use crate::{ControllerEvent, RetainedOutcome, Shared, health};
@@ -31,7 +31,7 @@ use crate::{ControllerEvent, RetainedOutcome, Shared, health};
 /// Means and data of the tasks.
 pub(super) struct Executor {
     pub(super) shared: Shared,
-    pub(super) neighbors: Neighbors,
+    pub(super) channels: ReleaseChannels,
     /// The desired state that is reconciled.
     pub(super) current: Arc<Target>,
     /// Stops the present run at its next safe point.
@@ -45,23 +45,23 @@ pub(super) struct Executor {
     /// Watch subscription for the objects.
     pub(super) subscription: Option<Subscription>,
     /// State of the objects after the run.
-    left: Option<Left>,
+    applied: Option<AppliedState>,
     /// Dependencies of the newest plan that are not ready.
     awaited: Awaited,
 }
 
 impl Executor {
-    pub(super) fn new(current: Arc<Target>, neighbors: Neighbors, shared: Shared) -> Self {
+    pub(super) fn new(current: Arc<Target>, channels: ReleaseChannels, shared: Shared) -> Self {
         Self {
             shared,
-            neighbors,
+            channels,
             current,
             cancel: CancellationToken::new(),
             permit: None,
             plan: None,
             retained: None,
             subscription: None,
-            left: None,
+            applied: None,
             awaited: Awaited::default(),
         }
     }
@@ -78,7 +78,7 @@ impl Executor {
                 let reconciled = reconciled.and_then(|id| targets.get(&id));
                 self.admit(needs_permit, reconciled, since).await
             }
-            Task::Report(tell) if tell.unless.is_none() => self.report(*tell, &targets).await,
+            Task::Report(status) if status.unless.is_none() => self.report(*status, &targets).await,
             Task::Check { rules, objects } => {
                 let rules = targets.get(&rules).unwrap_or(&self.current);
                 let (release, _) = rules.release();
@@ -90,7 +90,7 @@ impl Executor {
             }
             Task::Wait(wait) => self.wait(&wait).await,
             task => {
-                let answer = guarded(Box::pin(self.reconcile(id, task, &targets))).await;
+                let answer = catch_panic(Box::pin(self.reconcile(id, task, &targets))).await;
                 answer.unwrap_or_else(|| {
                     self.subscription = None;
                     self.was_planned();
@@ -146,7 +146,7 @@ impl Executor {
                     None => Answer::Panicked,
                 }
             }
-            Task::Report(tell) => self.announce(*tell, targets).await,
+            Task::Report(status) => self.write_conditions(*status, targets).await,
             // Handled by the caller.
             Task::Admit { .. } | Task::Check { .. } | Task::Wait(_) => Answer::Panicked,
         }
@@ -160,21 +160,21 @@ impl Executor {
         reconciled: Option<&Arc<Target>>,
         since: Option<Duration>,
     ) -> Answer {
-        (self.plan, self.left) = (None, None);
-        self.shared.last.turn(&self.current).await;
+        (self.plan, self.applied) = (None, None);
+        self.shared.self_update.wait_for_others(&self.current).await;
         if needs_permit {
             let since = since.map(|at| self.shared.clock.instant(at));
-            self.permit = Some(self.shared.sights.begin(&self.current, since).await);
+            self.permit = Some(self.shared.permits.acquire(&self.current, since).await);
         }
         Answer::Admitted {
-            found: self.begin(reconciled.map(AsRef::as_ref)),
-            answered: self.neighbors.requests.answered(),
+            found: self.subscribe(reconciled.map(AsRef::as_ref)),
+            answered: self.channels.requests.answered(),
         }
     }
 
     /// Starts buffering watch events of the objects during a reconcile. Returns the objects with
     /// changes found before.
-    fn begin(&mut self, reconciled: Option<&Target>) -> Changes {
+    fn subscribe(&mut self, reconciled: Option<&Target>) -> Changes {
         let Some(members) = &self.current.members else {
             self.subscription = None;
             return Changes::default();
@@ -194,7 +194,7 @@ impl Executor {
         let reconciled = reconciled.map(|reconciled| &reconciled.release().1);
         let manifests = [Some(rendered), reconciled].into_iter().flatten();
         let manifests = manifests.flat_map(|rendered| &rendered.manifests);
-        let objects = subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect());
+        let objects = subscription.start(manifests.map(|manifest| manifest.id().clone()).collect());
         Changes {
             has_runtime: subscription.expects_any(&objects),
             objects,
@@ -222,7 +222,7 @@ impl Executor {
         };
         self.was_planned();
         let error = planned.as_ref().err();
-        self.shared.listener.report(ControllerEvent::Planned {
+        self.shared.events.report(ControllerEvent::Planned {
             release: release.name.clone(),
             answered: !error
                 .and_then(SyncError::of_cluster)
@@ -252,7 +252,7 @@ impl Executor {
             permit
         } else {
             let since = since.map(|at| self.shared.clock.instant(at));
-            self.shared.sights.begin(&self.current, since).await
+            self.shared.permits.acquire(&self.current, since).await
         };
         let permit = permit?;
         let planner = Planner {
@@ -261,7 +261,7 @@ impl Executor {
         };
         let planning = Box::pin(planner.plan(release, rendered));
         let planned = in_time(&release.name, planning).await;
-        permit.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
+        permit.record_answer(planned.as_ref().err().and_then(SyncError::of_cluster));
         self.permit = Some(Ok(permit));
         planned
     }
@@ -284,7 +284,7 @@ impl Executor {
     fn was_planned(&self) {
         let release = &self.current.release().0.name.release;
         let commit = self.current.revision();
-        self.neighbors.attempt.planned(&commit, release);
+        self.channels.attempt.planned(&commit, release);
     }
 
     /// Returns the facts of a plan.
@@ -311,7 +311,7 @@ impl Executor {
         let open = open.filter(|request| request.needs_fetch());
         facts.fetch = open.map(|request| {
             let name = &target.release().0.name.release;
-            let (number, until) = self.neighbors.requests.ask(name, request);
+            let (number, until) = self.channels.requests.request_fetch(name, request);
             let until = self.shared.clock.time(until);
             Fetch { number, until }
         });
@@ -355,7 +355,8 @@ impl Executor {
         );
         let members = done.members.filter(|_| is_reconciled);
         let members = members.filter(|_| self.subscription.is_some());
-        self.left = members.map(|members| Left::new(Arc::clone(target), ignored, members));
+        self.applied =
+            members.map(|members| AppliedState::new(Arc::clone(target), ignored, members));
         let reasons = Reasons {
             message: done.message,
             public_message: done.public_message,
@@ -400,7 +401,7 @@ impl Executor {
             match subscription {
                 Some((_, subscription)) => {
                     let at = wait.check_at.map(|at| clock.instant(at));
-                    Answer::Written(subscription.stirred(wait.debounce, at).await)
+                    Answer::Written(subscription.written(wait.debounce, at).await)
                 }
                 None => std::future::pending().await,
             }
@@ -416,7 +417,10 @@ impl Executor {
         };
         let fetching = async {
             if wait.for_fetch {
-                self.neighbors.requests.answer_to(&name.release).await;
+                self.channels
+                    .requests
+                    .wait_until_answered(&name.release)
+                    .await;
                 return Answer::Ready;
             }
             std::future::pending().await
@@ -437,28 +441,28 @@ impl Executor {
     }
 
     /// Starts the lookup of the release at a commit.
-    pub(super) fn look_up(&self, commit: String) -> oneshot::Receiver<Recalled> {
+    pub(super) fn look_up(&self, commit: String) -> oneshot::Receiver<LookupResult> {
         let (answer, answered) = oneshot::channel();
-        let question = Question {
+        let request = LookupRequest {
             commits: [commit].into(),
             release: Some(self.current.release().0.name.release.clone()),
             answer,
         };
         // The receiver is gone only at shutdown.
-        drop(self.neighbors.questions.send(question));
+        drop(self.channels.lookups.send(request));
         answered
     }
 
     pub(super) fn notify_dependents(&self) {
         let name = self.current.release().0.name.release.clone();
         // The receiver is gone only at shutdown.
-        drop(self.neighbors.reached.send(name));
+        drop(self.channels.reconciled.send(name));
     }
 
-    pub(super) fn begun(&self) {
+    pub(super) fn started(&self) {
         let release = self.current.release().0.name.clone();
         let started = ControllerEvent::ReconcileStarted { release };
-        self.shared.listener.report(started);
+        self.shared.events.report(started);
     }
 
     /// Ends a reconcile: the wait that follows needs neither a permit nor a plan.
@@ -475,26 +479,31 @@ impl Executor {
         if let Some(objects) = drifted {
             let release = release.clone();
             let detected = ControllerEvent::DriftDetected { release, objects };
-            self.shared.listener.report(detected);
+            self.shared.events.report(detected);
         }
         if let Some(subscription) = &self.subscription {
-            subscription.settle(self.left.take());
+            subscription.finish(self.applied.take());
             if alert {
-                subscription.alert();
+                subscription.count_every_event();
             }
             if check_all {
-                subscription.stir();
+                subscription.check_all();
             }
         }
         if !matches!(
             report.effective_outcome(),
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         ) {
-            self.shared.last.looked(&self.current);
+            self.shared.self_update.record(&self.current);
         }
         let finished = ControllerEvent::ReconcileFinished {
             release,
-            cluster: self.current.grant.cluster.as_ref().map(|id| id.0.clone()),
+            cluster: self
+                .current
+                .source_policy
+                .cluster
+                .as_ref()
+                .map(|id| id.0.clone()),
             revision: self.current.revision(),
             outcome: report.outcome,
             message: report.message,
@@ -507,7 +516,7 @@ impl Executor {
             }),
             took,
         };
-        self.shared.listener.report(finished);
+        self.shared.events.report(finished);
     }
 }
 

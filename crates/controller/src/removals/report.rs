@@ -5,28 +5,39 @@ use pleach_model::object::ReleaseName;
 use pleach_reconciler::{outcome::ReconcileReport, state_changes::NotificationState};
 use pleach_state::inventory::{Condition, Store};
 
-use super::Ends;
-use crate::{ControllerEvent, ReconcileOutcome, run::Target, state_changes::announcement};
+use super::UninstallTask;
+use crate::{ControllerEvent, ReconcileOutcome, kubernetes_events::announcement, run::Target};
 use pleach_engine::{sync::state, words};
 
 /// Last report about a release that left git.
 #[derive(Default)]
-pub(super) struct Leaving {
+pub(super) struct LastReport {
     conditions: Option<Vec<Condition>>,
     notifications: NotificationState,
 }
 
-/// A release that left git: name, store of its record, and last version.
-pub(super) type Former<'a> = (&'a ReleaseName, &'a Store, &'a str);
+/// A release that left git.
+pub(super) struct RemovedRelease<'a> {
+    pub(super) name: &'a ReleaseName,
+    /// Store of its record.
+    pub(super) store: &'a Store,
+    /// Last installed version.
+    pub(super) version: &'a str,
+}
 
-impl Ends {
+impl UninstallTask {
     /// Reports the outcome for a release that left git, if it changed.
     pub(super) async fn report(
         &mut self,
         desired: &Target,
-        (name, store, version): Former<'_>,
+        removed: RemovedRelease<'_>,
         report: &ReconcileReport,
     ) {
+        let RemovedRelease {
+            name,
+            store,
+            version,
+        } = removed;
         if matches!(
             report.outcome,
             ReconcileOutcome::Interrupted | ReconcileOutcome::Superseded
@@ -34,13 +45,13 @@ impl Ends {
             return;
         }
         let cluster = desired.planner(false).cluster_for(name);
-        let leaving = self.leaving.entry(name.clone()).or_default();
+        let removed = self.removed.entry(name.clone()).or_default();
         let conditions = report.conditions(&desired.conditions);
         if report.outcome != ReconcileOutcome::Removed
-            && leaving.conditions.as_ref() != Some(&conditions)
+            && removed.conditions.as_ref() != Some(&conditions)
         {
             match state::report(&cluster, name, store, &conditions).await {
-                Ok(()) => leaving.conditions = Some(conditions),
+                Ok(()) => removed.conditions = Some(conditions),
                 // The next reconcile reports it again.
                 Err(error) => {
                     tracing::debug!(release = %name, error = %words(&error), "failed to write the conditions");
@@ -51,18 +62,18 @@ impl Ends {
         let now = self.shared.clock.now();
         let message = &report.message;
         let notice =
-            leaving
+            removed
                 .notifications
                 .of_outcome(report.outcome, false, &revision, message, now);
         if report.outcome == ReconcileOutcome::Removed {
-            self.leaving.remove(name);
+            self.removed.remove(name);
         }
         let Some(notice) = notice else { return };
         if let Some(notifications) =
             notice.state_change(name, (version, &revision), Timestamp::now())
         {
             self.shared
-                .listener
+                .events
                 .report(ControllerEvent::StateChanged(notifications));
         }
         let announcement = announcement(&notice, &revision);

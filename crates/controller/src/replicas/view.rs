@@ -18,11 +18,11 @@ use pleach_cluster::Followed;
 
 /// A longer gap between events does not count as silence of other replicas, because our own
 /// renewals arrive more often.
-const DEAF: Duration = TERMS.renew.saturating_mul(2);
+const MAX_GAP: Duration = TERMS.renew.saturating_mul(2);
 
 /// State of one replica.
 #[derive(Debug)]
-struct Seen {
+struct ReplicaState {
     /// Holder of the Lease.
     holder: String,
     renewed: String,
@@ -37,16 +37,16 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct View {
     own: String,
-    seen: BTreeMap<String, Seen>,
+    replicas: BTreeMap<String, ReplicaState>,
     /// Time of the last event.
     received: Instant,
     /// Total receiving time until then.
-    listened: Duration,
+    receiving: Duration,
 }
 
 /// Content of one event.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct ViewChanges {
     /// Repositories with new pushes.
     pub(super) pushed: Vec<String>,
     /// Holders that are gone for long.
@@ -58,54 +58,55 @@ impl View {
     pub(super) fn new(own: &str, now: Instant) -> Self {
         Self {
             own: own.to_owned(),
-            seen: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             received: now,
-            listened: Duration::ZERO,
+            receiving: Duration::ZERO,
         }
     }
 
     /// Processes an event.
-    pub(super) fn take(&mut self, followed: Followed, now: Instant) -> News {
-        let mut news = News::default();
-        let before = self.listened;
+    pub(super) fn process(&mut self, followed: Followed, now: Instant) -> ViewChanges {
+        let mut changes = ViewChanges::default();
+        let before = self.receiving;
         let silence = now.saturating_duration_since(self.received);
-        self.listened += silence.min(DEAF);
+        self.receiving += silence.min(MAX_GAP);
         self.received = now;
         match followed {
             Followed::Listed(leases) => {
-                let mut left: BTreeMap<String, Seen> = std::mem::take(&mut self.seen);
+                let mut previous: BTreeMap<String, ReplicaState> =
+                    std::mem::take(&mut self.replicas);
                 for lease in &leases {
                     if let Some(name) = name(lease) {
-                        if let Some(seen) = left.remove(name) {
-                            self.seen.insert(name.to_owned(), seen);
+                        if let Some(state) = previous.remove(name) {
+                            self.replicas.insert(name.to_owned(), state);
                         }
-                        self.read(name, lease, &mut news);
+                        self.read(name, lease, &mut changes);
                     }
                 }
             }
             Followed::Applied(lease) => {
                 if let Some(name) = name(&lease) {
-                    self.read(name, &lease, &mut news);
+                    self.read(name, &lease, &mut changes);
                 }
             }
             // A draining replica deletes its Lease last. But another client could have deleted it,
             // so the work of that replica does not count as finished.
             Followed::Deleted(lease) => {
                 if let Some(name) = name(&lease) {
-                    self.seen.remove(name);
+                    self.replicas.remove(name);
                 }
             }
         }
-        for (name, seen) in &self.seen {
-            let is_applied = seen.is_there(before);
-            if *name != self.own && is_applied && !seen.is_there(self.listened) {
-                news.departed.push(seen.holder.clone());
+        for (name, state) in &self.replicas {
+            let is_applied = state.is_live(before);
+            if *name != self.own && is_applied && !state.is_live(self.receiving) {
+                changes.departed.push(state.holder.clone());
             }
         }
-        news
+        changes
     }
 
-    fn read(&mut self, name: &str, lease: &Value, news: &mut News) {
+    fn read(&mut self, name: &str, lease: &Value, changes: &mut ViewChanges) {
         let spec = &lease["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (holder, renewed) = (text(&spec["holderIdentity"]), text(&spec["renewTime"]));
@@ -114,53 +115,55 @@ impl View {
         let pushed: BTreeMap<String, u64> = annotation
             .and_then(|annotation| serde_json::from_str(annotation).ok())
             .unwrap_or_default();
-        let known = self.seen.get(name);
+        let known = self.replicas.get(name);
         if name != self.own {
             let before = known.map(|known| &known.pushed);
-            let is_news = |(repository, count): &(&String, &u64)| {
+            let is_new = |(repository, count): &(&String, &u64)| {
                 before.and_then(|before| before.get(*repository)) != Some(*count)
             };
-            let news_of = pushed.iter().filter(is_news);
-            news.pushed.extend(news_of.map(|(name, _)| name.clone()));
+            let new_pushes = pushed.iter().filter(is_new);
+            changes
+                .pushed
+                .extend(new_pushes.map(|(name, _)| name.clone()));
         }
         let changed = known
             .filter(|known| known.renewed == renewed && known.holder == holder)
-            .map_or(self.listened, |known| known.changed);
-        let seen = Seen {
+            .map_or(self.receiving, |known| known.changed);
+        let state = ReplicaState {
             holder,
             renewed,
             changed,
             duration,
             pushed,
         };
-        self.seen.insert(name.to_owned(), seen);
+        self.replicas.insert(name.to_owned(), state);
     }
 
     /// Returns the names of the live replicas. `None` while our own Lease is missing, because then
     /// nothing is known.
-    pub(super) fn there(&self) -> Option<Vec<String>> {
-        let there = self
-            .seen
+    pub(super) fn live(&self) -> Option<Vec<String>> {
+        let live = self
+            .replicas
             .iter()
-            .filter(|(_, seen)| seen.is_there(self.listened));
-        let there: Vec<String> = there.map(|(name, _)| name.clone()).collect();
-        there.contains(&self.own).then_some(there)
+            .filter(|(_, state)| state.is_live(self.receiving));
+        let live: Vec<String> = live.map(|(name, _)| name.clone()).collect();
+        live.contains(&self.own).then_some(live)
     }
 
     /// Returns the Leases of replicas that are long gone, for deletion.
     pub(super) fn stale(&self) -> Vec<String> {
         // By then, every replica has noticed that itself.
-        let is_stale = |seen: &Seen| {
-            self.listened.saturating_sub(seen.changed) > seen.duration.saturating_mul(3) / 2
+        let is_stale = |state: &ReplicaState| {
+            self.receiving.saturating_sub(state.changed) > state.duration.saturating_mul(3) / 2
         };
-        let stale = self.seen.iter().filter(|(_, seen)| is_stale(seen));
+        let stale = self.replicas.iter().filter(|(_, state)| is_stale(state));
         stale.map(|(name, _)| name.clone()).collect()
     }
 }
 
-impl Seen {
-    fn is_there(&self, listened: Duration) -> bool {
-        listened.saturating_sub(self.changed) < self.duration
+impl ReplicaState {
+    fn is_live(&self, receiving: Duration) -> bool {
+        receiving.saturating_sub(self.changed) < self.duration
     }
 }
 
@@ -170,7 +173,7 @@ fn name(lease: &Value) -> Option<&str> {
 }
 
 /// Returns the leader of `what`. All replicas compute the same one, and few leaders change when a
-/// replica comes or goes (rendezvous hashing).
+/// replica joins or leaves (rendezvous hashing).
 pub(super) fn leader<'a>(replicas: &'a [String], what: &str) -> Option<&'a String> {
     replicas
         .iter()
@@ -194,80 +197,80 @@ mod tests {
         })
     }
 
-    fn there(view: &View) -> String {
-        let there = view.there().map(|there| there.join(" "));
-        there.unwrap_or_default().replace(PREFIX, "")
+    fn live(view: &View) -> String {
+        let live = view.live().map(|live| live.join(" "));
+        live.unwrap_or_default().replace(PREFIX, "")
     }
 
-    fn heard(view: &mut View, followed: Followed) -> News {
-        view.take(followed, Instant::now())
+    fn process(view: &mut View, followed: Followed) -> ViewChanges {
+        view.process(followed, Instant::now())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_does_not_renew_its_lease_departs() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
-        assert_eq!(view.there(), None);
-        heard(
+        assert_eq!(view.live(), None);
+        process(
             &mut view,
             Followed::Listed(vec![lease("b", 0), json!({"metadata": {"name": "x"}})]),
         );
-        assert_eq!(view.there(), None, "without our own we know nothing");
-        heard(&mut view, Followed::Applied(lease("a", 0)));
-        assert_eq!(there(&view), "a b");
+        assert_eq!(view.live(), None, "without our own we know nothing");
+        process(&mut view, Followed::Applied(lease("a", 0)));
+        assert_eq!(live(&view), "a b");
         for second in 1..9 {
             advance(SECOND).await;
-            let news = heard(&mut view, Followed::Applied(lease("a", second)));
-            assert_eq!(news, News::default());
+            let changes = process(&mut view, Followed::Applied(lease("a", second)));
+            assert_eq!(changes, ViewChanges::default());
         }
-        assert_eq!(there(&view), "a b");
+        assert_eq!(live(&view), "a b");
         advance(SECOND).await;
-        let news = heard(&mut view, Followed::Applied(lease("a", 9)));
-        assert_eq!(news.departed, ["b@pod"]);
-        assert_eq!(there(&view), "a");
+        let changes = process(&mut view, Followed::Applied(lease("a", 9)));
+        assert_eq!(changes.departed, ["b@pod"]);
+        assert_eq!(live(&view), "a");
         assert_eq!(view.stale(), [""; 0]);
         for second in [13, 17, 21] {
             advance(SECOND * 4).await;
-            let news = heard(&mut view, Followed::Applied(lease("a", second)));
-            assert_eq!(news.departed, [""; 0], "it is reported once");
+            let changes = process(&mut view, Followed::Applied(lease("a", second)));
+            assert_eq!(changes.departed, [""; 0], "it is reported once");
         }
         assert_eq!(view.stale(), [format!("{PREFIX}b")]);
         // The replica was only slow.
-        heard(&mut view, Followed::Applied(lease("b", 29)));
-        assert_eq!(there(&view), "a b");
+        process(&mut view, Followed::Applied(lease("b", 29)));
+        assert_eq!(live(&view), "a b");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_without_events_draws_no_conclusions() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
         let both = || Followed::Listed(vec![lease("a", 0), lease("b", 0)]);
-        heard(&mut view, both());
+        process(&mut view, both());
         advance(SECOND * 60).await;
-        assert_eq!(there(&view), "a b");
-        let news = heard(
+        assert_eq!(live(&view), "a b");
+        let changes = process(
             &mut view,
             Followed::Listed(vec![lease("a", 1), lease("b", 1)]),
         );
-        assert_eq!(news, News::default());
-        assert_eq!(there(&view), "a b");
+        assert_eq!(changes, ViewChanges::default());
+        assert_eq!(live(&view), "a b");
     }
 
     #[tokio::test(start_paused = true)]
     async fn late_events_do_not_make_a_live_replica_depart() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
-        heard(
+        process(
             &mut view,
             Followed::Listed(vec![lease("a", 0), lease("b", 0)]),
         );
         advance(SECOND * 2).await;
-        heard(&mut view, Followed::Applied(lease("a", 1)));
+        process(&mut view, Followed::Applied(lease("a", 1)));
         // This replica was busy for longer than a Lease duration. Pending writes then arrive in
         // order, ours first.
         advance(SECOND * 20).await;
         for renewed in 2..12 {
             for name in ["a", "b"] {
-                let news = heard(&mut view, Followed::Applied(lease(name, renewed)));
-                assert_eq!(news, News::default(), "{name} {renewed}");
-                assert_eq!(there(&view), "a b");
+                let changes = process(&mut view, Followed::Applied(lease(name, renewed)));
+                assert_eq!(changes, ViewChanges::default(), "{name} {renewed}");
+                assert_eq!(live(&view), "a b");
             }
         }
     }
@@ -275,36 +278,39 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_deleted_lease_takes_effect_immediately() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
-        heard(
+        process(
             &mut view,
             Followed::Listed(vec![lease("a", 0), lease("b", 0)]),
         );
-        let news = heard(&mut view, Followed::Deleted(lease("b", 0)));
-        assert_eq!((there(&view).as_str(), news), ("a", News::default()));
+        let changes = process(&mut view, Followed::Deleted(lease("b", 0)));
+        assert_eq!(
+            (live(&view).as_str(), changes),
+            ("a", ViewChanges::default())
+        );
         // A list can be the first event without it.
-        heard(&mut view, Followed::Applied(lease("c", 0)));
-        heard(&mut view, Followed::Listed(vec![lease("a", 1)]));
-        assert_eq!(there(&view), "a");
+        process(&mut view, Followed::Applied(lease("c", 0)));
+        process(&mut view, Followed::Listed(vec![lease("a", 1)]));
+        assert_eq!(live(&view), "a");
     }
 
     #[tokio::test(start_paused = true)]
     async fn pushes_to_other_replicas_are_received_once() {
         let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
-        let pushed = |name, said: &str| {
+        let pushed = |name, counts: &str| {
             let mut lease = lease(name, 0);
-            lease["metadata"]["annotations"][PUSHED] = json!(said);
+            lease["metadata"]["annotations"][PUSHED] = json!(counts);
             Followed::Applied(lease)
         };
-        let told = heard(&mut view, pushed("b", r#"{"fleet":1,"other":2}"#));
-        assert_eq!(told.pushed, ["fleet", "other"]);
-        let told = heard(&mut view, pushed("b", r#"{"fleet":2,"other":2}"#));
-        assert_eq!(told.pushed, ["fleet"]);
-        for (name, said) in [
+        let received = process(&mut view, pushed("b", r#"{"fleet":1,"other":2}"#));
+        assert_eq!(received.pushed, ["fleet", "other"]);
+        let received = process(&mut view, pushed("b", r#"{"fleet":2,"other":2}"#));
+        assert_eq!(received.pushed, ["fleet"]);
+        for (name, counts) in [
             ("b", r#"{"fleet":2,"other":2}"#),
             ("b", "[]"),
             ("a", r#"{"fleet":9}"#),
         ] {
-            assert_eq!(heard(&mut view, pushed(name, said)).pushed, [""; 0]);
+            assert_eq!(process(&mut view, pushed(name, counts)).pushed, [""; 0]);
         }
     }
 

@@ -41,7 +41,7 @@ impl TargetDigest {
         let content = (
             parts(release),
             rendering(rendered),
-            around(loaded, release, rendered),
+            related_inputs(loaded, release, rendered),
         );
         Self {
             content: KEY.hash_one(content),
@@ -170,7 +170,7 @@ fn rendering(rendered: &Rendered) -> impl Hash + '_ {
 
 /// Contributions of other releases to a release.
 #[derive(Hash)]
-struct Around {
+struct RelatedInputs {
     /// The releases that take over its objects.
     successors: Vec<Successor>,
     /// Whether git no longer contains the release whose objects it takes over.
@@ -179,7 +179,11 @@ struct Around {
     scaled: BTreeSet<(ObjectId, ObjectId)>,
 }
 
-fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Around {
+fn related_inputs(
+    loaded: &Loaded,
+    release: &ResolvedRelease,
+    rendered: &Rendered,
+) -> RelatedInputs {
     let Loaded {
         // See `terms`.
         environment: _,
@@ -197,7 +201,7 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
     } = loaded;
     let ids: BTreeSet<&ObjectId> = rendered.manifests.iter().map(Manifest::id).collect();
     let previous = release.moved_from.as_ref();
-    Around {
+    RelatedInputs {
         successors: successors_within(loaded, &release.name),
         previous_is_given_up: previous.is_some_and(|previous| given_up.contains(previous)),
         scaled: loaded

@@ -13,24 +13,24 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// Maximum size of all large bodies together, in bytes.
-const ROOM: usize = 64 * 1024 * 1024;
+const BUDGET: usize = 64 * 1024 * 1024;
 /// Maximum size of a body that needs no budget. The number of connections bounds such bodies.
 const SMALL: usize = 64 * 1024;
 /// How long to wait for budget.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(10);
 /// Unit of the budget, in bytes.
-const PIECE: usize = 1024;
+const UNIT: usize = 1024;
 
 /// Limits the size of each request body, and of all bodies together.
 pub(super) fn bounded(router: Router, largest: usize) -> Router {
-    let room = Arc::new(Semaphore::new(ROOM / PIECE));
+    let budget = Arc::new(Semaphore::new(BUDGET / UNIT));
     router
         .layer(DefaultBodyLimit::max(largest))
-        .layer(from_fn_with_state((room, largest), in_room))
+        .layer(from_fn_with_state((budget, largest), within_budget))
 }
 
-async fn in_room(
-    State((room, largest)): State<(Arc<Semaphore>, usize)>,
+async fn within_budget(
+    State((budget, largest)): State<(Arc<Semaphore>, usize)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -44,9 +44,9 @@ async fn in_room(
     if length <= SMALL {
         return next.run(request).await;
     }
-    let pieces = u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX);
-    match timeout(PATIENCE, room.acquire_many_owned(pieces)).await {
-        Ok(Ok(_room)) => next.run(request).await,
+    let units = u32::try_from(length.div_ceil(UNIT)).unwrap_or(u32::MAX);
+    match timeout(WAIT, budget.acquire_many_owned(units)).await {
+        Ok(Ok(_permit)) => next.run(request).await,
         _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }

@@ -22,7 +22,7 @@ const LARGEST: usize = 25 * 1024 * 1024;
 /// Maximum size of a payload whose signature can be verified inline, with any number of secrets.
 const SHORT: usize = 64 * 1024;
 /// Number of larger payloads that are verified concurrently. Clients need no secret to send one.
-const TURNS: usize = 1;
+const LARGE_VERIFICATIONS: usize = 1;
 
 /// Accepted source of webhooks.
 #[derive(Debug, Clone)]
@@ -38,26 +38,26 @@ pub struct Hook {
 /// State of the handler.
 #[derive(Debug, Clone)]
 struct Hooks {
-    believed: Arc<[Hook]>,
+    accepted: Arc<[Hook]>,
     trigger: Trigger,
     metrics: Arc<Metrics>,
-    turns: Arc<Semaphore>,
+    verifications: Arc<Semaphore>,
 }
 
 /// Returns the routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
 pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Router {
     let router = Router::new()
-        .route("/hooks/{forge}", post(take))
+        .route("/hooks/{forge}", post(receive))
         .with_state(Hooks {
-            believed: hooks.into(),
+            accepted: hooks.into(),
             trigger,
             metrics,
-            turns: Arc::new(Semaphore::new(TURNS)),
+            verifications: Arc::new(Semaphore::new(LARGE_VERIFICATIONS)),
         });
     bounded(router, LARGEST)
 }
 
-async fn take(
+async fn receive(
     State(hooks): State<Hooks>,
     Path(forge): Path<String>,
     headers: HeaderMap,
@@ -72,7 +72,7 @@ async fn take(
     let status = if body.len() <= SHORT {
         hooks.answer(kind, &headers, &body)
     } else {
-        hooks.answer_in_turn(kind, headers, body).await
+        hooks.answer_large(kind, headers, body).await
     };
     hooks.metrics.hook(&forge, status.as_u16());
     status
@@ -81,13 +81,13 @@ async fn take(
 impl Hooks {
     /// Verifies a large payload on a blocking thread, so that the controller and its probes stay
     /// responsive.
-    async fn answer_in_turn(&self, kind: ForgeKind, headers: HeaderMap, body: Bytes) -> StatusCode {
+    async fn answer_large(&self, kind: ForgeKind, headers: HeaderMap, body: Bytes) -> StatusCode {
         // The semaphore is never closed.
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let permit = Arc::clone(&self.verifications).acquire_owned().await;
         let hooks = self.clone();
         let checking = tokio::task::spawn_blocking(move || {
             let status = hooks.answer(kind, &headers, &body);
-            drop(turn);
+            drop(permit);
             status
         });
         checking.await.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -95,7 +95,7 @@ impl Hooks {
 
     fn answer(&self, kind: ForgeKind, headers: &HeaderMap, body: &[u8]) -> StatusCode {
         let mut is_signed_by_one = false;
-        for hook in self.believed.iter() {
+        for hook in self.accepted.iter() {
             if hook.forge.is_some_and(|forge| forge != kind) {
                 continue;
             }
@@ -113,7 +113,7 @@ impl Hooks {
                     self.trigger.fetch(hook.repository);
                 }
                 if event.as_deref().is_none_or(is_pull_request) {
-                    self.trigger.look_at_pull_requests(hook.repository);
+                    self.trigger.check_pull_requests(hook.repository);
                 }
             }
         }
@@ -167,14 +167,14 @@ mod tests {
     #[case::nothing("x-other", "push", (true, true))]
     fn the_event_decides_what_is_fetched(
         #[case] name: &'static str,
-        #[case] said: &'static str,
+        #[case] value: &'static str,
         #[case] expected: (bool, bool),
     ) {
         let mut headers = HeaderMap::new();
-        headers.insert(name, said.parse().unwrap());
+        headers.insert(name, value.parse().unwrap());
         let event = event(&headers);
         let event = event.as_deref();
-        let looked = (event.is_none_or(is_push), event.is_none_or(is_pull_request));
-        assert_eq!(looked, expected);
+        let decision = (event.is_none_or(is_push), event.is_none_or(is_pull_request));
+        assert_eq!(decision, expected);
     }
 }

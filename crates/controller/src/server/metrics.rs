@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use crate::{ControllerEvent as Event, ReconcileOutcome};
 use environments::Progress;
 use labels::{
-    EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PhaseLabels, PreviewLabels,
+    EnvironmentLabels, HookLabels, ObjectLabels, PhaseLabels, PreviewLabels, ReconcileLabels,
     ReleaseLabels, RepositoryLabels,
 };
 
@@ -55,7 +55,7 @@ type Time = Gauge<f64, AtomicU64>;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    reconciles: Family<LookLabels, Counter>,
+    reconciles: Family<ReconcileLabels, Counter>,
     durations: Family<ReleaseLabels, Histogram>,
     synced: Family<ReleaseLabels, Gauge>,
     last_reconcile: Family<ReleaseLabels, Time>,
@@ -83,7 +83,7 @@ pub struct Metrics {
     /// Releases that are stalled while the rest of their environment is synced.
     stalled_releases: Mutex<BTreeSet<ReleaseName>>,
     /// Number of clusters on which this replica syncs each environment.
-    here: Mutex<BTreeMap<String, usize>>,
+    led_clusters: Mutex<BTreeMap<String, usize>>,
 }
 
 impl Default for Metrics {
@@ -121,7 +121,7 @@ impl Default for Metrics {
             in_progress: Mutex::default(),
             releases: Mutex::default(),
             stalled_releases: Mutex::default(),
-            here: Mutex::default(),
+            led_clusters: Mutex::default(),
         };
         let mut registry = Registry::default();
         metrics.register(&mut registry);
@@ -273,7 +273,7 @@ impl Metrics {
                 ..
             } => {
                 self.took("render", *took);
-                self.begin(name, revision, releases.len());
+                self.start_commit(name, revision, releases.len());
                 self.set_stalled_releases(name, stalled.keys());
             }
             Event::EnvironmentUnchanged { took, .. } => {
@@ -317,20 +317,21 @@ impl Metrics {
                 let labels = ReleaseLabels::of(release);
                 self.drift.get_or_create(&labels).inc_by(*objects as u64);
             }
-            Event::ReplicasChanged { there } => {
-                self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
+            Event::ReplicasChanged { replicas } => {
+                self.replicas
+                    .set((*replicas).try_into().unwrap_or(i64::MAX));
             }
             Event::LeadershipChanged {
                 environment: name,
                 leads,
-            } => self.lead(name, *leads),
+            } => self.set_leader(name, *leads),
             Event::Previewed {
                 repository,
                 previewed,
                 ..
             } => self.count_preview(repository, previewed.as_str()),
             Event::Applying { .. }
-            | Event::Claimed { .. }
+            | Event::OwnerChanged { .. }
             | Event::ForgeUnreachable { .. }
             | Event::StateChanged(_) => {}
             Event::ReconcileFinished {
@@ -342,7 +343,7 @@ impl Metrics {
                 ..
             } => {
                 let retained = retained.as_ref().map(|retained| retained.outcome);
-                self.count_look(release, (*outcome, retained), *took, revision);
+                self.count_reconcile(release, (*outcome, retained), *took, revision);
             }
         }
     }
@@ -357,7 +358,7 @@ impl Metrics {
 
     /// Records a reconcile of the desired revision, and of the last applied revision if the desired
     /// one is waiting.
-    fn count_look(
+    fn count_reconcile(
         &self,
         release: &ReleaseName,
         (outcome, retained): (ReconcileOutcome, Option<ReconcileOutcome>),
@@ -372,7 +373,7 @@ impl Metrics {
             outcome,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted
         ) {
-            self.reach(&release.environment, &release.release, revision);
+            self.record_reconciled(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
         self.count_end(release, outcome);
@@ -389,7 +390,7 @@ impl Metrics {
         self.durations
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
-        if self.is_last_started(&release.environment) {
+        if self.is_led_elsewhere(&release.environment) {
             return;
         }
         let drifted = i64::from(retained.unwrap_or(outcome) == ReconcileOutcome::Drifted);
@@ -416,12 +417,12 @@ impl Metrics {
     }
 
     fn count_end(&self, release: &ReleaseName, outcome: ReconcileOutcome) {
-        let looks = LookLabels {
+        let labels = ReconcileLabels {
             environment: release.environment.clone(),
             release: release.release.clone(),
             result: outcome.as_str(),
         };
-        self.reconciles.get_or_create(&looks).inc();
+        self.reconciles.get_or_create(&labels).inc();
     }
 
     fn track_active(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {

@@ -9,17 +9,17 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 
 use super::metrics::Metrics;
-use crate::liveness::Pulse;
+use crate::liveness::Liveness;
 
 /// Content type of `/metrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the routes.
-pub fn router(pulse: Pulse, metrics: Arc<Metrics>) -> Router {
+pub fn router(liveness: Liveness, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
-        .with_state(pulse)
+        .with_state(liveness)
         .merge(
             Router::new()
                 .route("/metrics", get(text))
@@ -27,15 +27,15 @@ pub fn router(pulse: Pulse, metrics: Arc<Metrics>) -> Router {
         )
 }
 
-async fn live(State(pulse): State<Pulse>) -> (StatusCode, String) {
-    match pulse.hangs() {
+async fn live(State(liveness): State<Liveness>) -> (StatusCode, String) {
+    match liveness.stuck() {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(what) => (StatusCode::SERVICE_UNAVAILABLE, format!("{what}\n")),
     }
 }
 
-async fn ready(State(pulse): State<Pulse>) -> (StatusCode, &'static str) {
-    if pulse.takes_work() {
+async fn ready(State(liveness): State<Liveness>) -> (StatusCode, &'static str) {
+    if liveness.is_ready() {
         (StatusCode::OK, "ok\n")
     } else {
         (

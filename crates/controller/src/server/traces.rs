@@ -34,12 +34,12 @@ const NAME: &str = "pleach";
 pub struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    looks: BTreeMap<ReleaseName, Look>,
+    reconciles: BTreeMap<ReleaseName, ReconcileSpan>,
 }
 
 /// Running reconcile of a release.
 #[derive(Debug)]
-struct Look {
+struct ReconcileSpan {
     span: Context,
     /// Span of the apply phase.
     apply: Option<Context>,
@@ -84,12 +84,12 @@ impl Traces {
         Ok(Self {
             tracer: provider.tracer(NAME),
             provider,
-            looks: BTreeMap::new(),
+            reconciles: BTreeMap::new(),
         })
     }
 
     /// Records an event of the controller.
-    pub fn hear(&mut self, event: &ControllerEvent) {
+    pub fn process(&mut self, event: &ControllerEvent) {
         match event {
             ControllerEvent::Fetched {
                 repository, took, ..
@@ -131,16 +131,16 @@ impl Traces {
                     ("pleach.environment", release.environment.clone()),
                     ("pleach.release", release.release.clone()),
                 ];
-                let look = Look {
-                    span: self.span("look", SystemTime::now(), None, attributes),
+                let reconcile = ReconcileSpan {
+                    span: self.span("reconcile", SystemTime::now(), None, attributes),
                     apply: None,
                     waits: BTreeMap::new(),
                 };
-                self.looks.insert(release.clone(), look);
+                self.reconciles.insert(release.clone(), reconcile);
             }
             ControllerEvent::Planned { release, took, .. } => {
-                if let Some(look) = self.looks.get(release) {
-                    let span = self.span("plan", ago(*took), Some(&look.span), []);
+                if let Some(reconcile) = self.reconciles.get(release) {
+                    let span = self.span("plan", ago(*took), Some(&reconcile.span), []);
                     span.span().end();
                 }
             }
@@ -151,8 +151,8 @@ impl Traces {
                 message,
                 ..
             } => {
-                if let Some(look) = self.looks.remove(release) {
-                    look.end(revision, *outcome, message);
+                if let Some(reconcile) = self.reconciles.remove(release) {
+                    reconcile.end(revision, *outcome, message);
                 }
             }
             _ => {}
@@ -160,22 +160,23 @@ impl Traces {
     }
 
     /// Records an event of a running sync.
-    pub fn hear_sync(&mut self, event: &SyncEvent) {
-        let Some(mut look) = self.looks.remove(&event.release) else {
+    pub fn process_sync(&mut self, event: &SyncEvent) {
+        let Some(mut reconcile) = self.reconciles.remove(&event.release) else {
             return;
         };
         match &event.kind {
             EventKind::Phase(Verb::Apply) => {
-                look.apply = Some(self.span("apply", SystemTime::now(), Some(&look.span), []));
+                reconcile.apply =
+                    Some(self.span("apply", SystemTime::now(), Some(&reconcile.span), []));
             }
-            EventKind::Waiting(step, state) if !look.waits.contains_key(step) => {
-                let parent = look.apply.as_ref().unwrap_or(&look.span);
+            EventKind::Waiting(step, state) if !reconcile.waits.contains_key(step) => {
+                let parent = reconcile.apply.as_ref().unwrap_or(&reconcile.span);
                 let attributes = [("pleach.object", state.object.to_string())];
                 let wait = self.span("wait", ago(state.since), Some(parent), attributes);
-                look.waits.insert(*step, wait);
+                reconcile.waits.insert(*step, wait);
             }
             EventKind::Done(step, _, outcome) => {
-                if let Some(wait) = look.waits.remove(step) {
+                if let Some(wait) = reconcile.waits.remove(step) {
                     if let StepOutcome::Failed(failure) = outcome {
                         let message = failure.message.clone();
                         wait.span().set_status(Status::error(message));
@@ -183,10 +184,10 @@ impl Traces {
                     wait.span().end();
                 }
             }
-            EventKind::Finished(_) => look.end_apply(),
+            EventKind::Finished(_) => reconcile.end_apply(),
             _ => {}
         }
-        self.looks.insert(event.release.clone(), look);
+        self.reconciles.insert(event.release.clone(), reconcile);
     }
 
     /// Sends the remaining spans, with a time-out.
@@ -210,14 +211,14 @@ impl Traces {
             .with_kind(SpanKind::Internal)
             .with_start_time(since)
             .with_attributes(attributes);
-        let nobody = Context::new();
-        let parent = parent.unwrap_or(&nobody);
+        let none = Context::new();
+        let parent = parent.unwrap_or(&none);
         let span = self.tracer.build_with_context(builder, parent);
         parent.with_span(span)
     }
 }
 
-impl Look {
+impl ReconcileSpan {
     fn end_apply(&mut self) {
         for wait in std::mem::take(&mut self.waits).into_values() {
             wait.span().end();

@@ -34,7 +34,7 @@ fn commit(revision: &str, releases: &[(&str, &str, String)]) -> Loaded {
     let mut files = vec![
         (
             "pleach.yaml".to_owned(),
-            format!("{HEADER}: Repository\nid: held-tests\n"),
+            format!("{HEADER}: Repository\nid: stall-tests\n"),
         ),
         (
             "environments/dev.yaml".to_owned(),
@@ -79,7 +79,7 @@ fn a_release_that_needs_a_stalled_one_is_stalled() {
     // Each case: additional fields of the entries of a, b and c, and the releases that are stalled
     // while a has an error.
     let cases: [(&str, [&str; 3], &[&str]); 5] = [
-        ("nobody needs it", ["", "", ""], &["a"]),
+        ("no release needs it", ["", "", ""], &["a"]),
         (
             "one depends on it",
             ["", ", dependsOn: [a]", ""],
@@ -91,12 +91,12 @@ fn a_release_that_needs_a_stalled_one_is_stalled() {
             &["a", "b", "c"],
         ),
         (
-            "one takes over objects of it",
+            "one takes ownership of its objects",
             ["", &from("a"), ""],
             &["a", "b"],
         ),
         (
-            "it takes over objects of one",
+            "it takes ownership of objects of one",
             [&from("b"), "", ""],
             &["a", "b"],
         ),
@@ -137,7 +137,7 @@ fn the_reason_names_file_and_release() {
 
 #[test]
 fn objects_of_a_stalled_release_stall_other_releases_that_contain_them() {
-    let former = commit("c1", &[("a", "", map("a")), ("b", "", map("b"))]);
+    let previous = commit("c1", &[("a", "", map("a")), ("b", "", map("b"))]);
     let releases = [
         ("a", "", broken()),
         ("b", "", map("a")),
@@ -145,7 +145,7 @@ fn objects_of_a_stalled_release_stall_other_releases_that_contain_them() {
     ];
     let mut now = commit("c2", &releases);
     assert_eq!(stalled(&now), ["a"]);
-    complete(&mut now, before(&former));
+    complete(&mut now, before(&previous));
     assert_eq!(stalled(&now), ["a", "b"]);
     assert_eq!(now.names(), ["c"]);
     let reason = &now.stalled["b"].reasons[0];
@@ -177,10 +177,10 @@ fn a_release_that_uses_a_kind_of_a_stalled_one_is_stalled() {
             ("d", "", other.clone()),
         ]
     };
-    let former = commit("c1", &releases(definition.to_owned()));
+    let previous = commit("c1", &releases(definition.to_owned()));
     let read = || commit("c2", &releases(broken()));
     let mut now = read();
-    complete(&mut now, before(&former));
+    complete(&mut now, before(&previous));
     assert_eq!(stalled(&now), ["a", "b"]);
     // The kinds that it defines are unknown, so any kind could be one of them.
     let mut now = read();
@@ -200,7 +200,7 @@ fn a_stalled_release_did_not_leave_git() {
             release: release.to_owned(),
         };
         let record = pleach_state::inventory::Installed {
-            repository: "held-tests".to_owned(),
+            repository: "stall-tests".to_owned(),
             ..Default::default()
         };
         (name, loaded.environment.store.clone(), record)

@@ -8,22 +8,22 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{Said, Tellers, Wanted, is_same, superseded};
+use super::{DesiredStatuses, StatusEntry, StatusPosters, is_same, superseded};
 use crate::backoff;
 use pleach_engine::words;
 use pleach_forge::{Forge, ForgeError, State, Status};
 
 /// Time limit for pending posts at shutdown.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before a retry after the forge rejected our token, which a user can replace in its file.
-const OTHER_TOKEN: Duration = Duration::from_mins(5);
+const TOKEN_RETRY: Duration = Duration::from_mins(5);
 
-impl Tellers {
+impl StatusPosters {
     /// Posts until shutdown, when the senders are closed.
     pub async fn run(self) {
         let mut tasks = JoinSet::new();
         for (forge, desired) in self.0 {
-            tasks.spawn(tell_all(forge, desired));
+            tasks.spawn(post_all(forge, desired));
         }
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended
@@ -36,46 +36,46 @@ impl Tellers {
 }
 
 /// Posts changed statuses to one forge.
-async fn tell_all(forge: Arc<Forge>, mut desired: watch::Receiver<Wanted>) {
-    let mut posted = Told::default();
+async fn post_all(forge: Arc<Forge>, mut desired: watch::Receiver<DesiredStatuses>) {
+    let mut posted = PostedStatuses::default();
     let mut failures = 0_u32;
-    let mut is_over = false;
+    let mut is_last = false;
     loop {
         let now = desired.borrow_and_update().clone();
-        let mut loop_ends = desired.clone();
-        let farewell = async {
-            while loop_ends.changed().await.is_ok() {}
-            sleep(FAREWELL).await;
+        let mut closing = desired.clone();
+        let shutdown = async {
+            while closing.changed().await.is_ok() {}
+            sleep(SHUTDOWN_TIMEOUT).await;
         };
-        let again = tokio::select! {
-            again = posted.report(&forge, &now) => again,
-            () = farewell => return,
+        let retry = tokio::select! {
+            retry = posted.report(&forge, &now) => retry,
+            () = shutdown => return,
         };
-        if is_over {
+        if is_last {
             return;
         }
-        failures = match again {
-            Again::Soon => failures.saturating_add(1),
-            Again::Never | Again::Later => 0,
+        failures = match retry {
+            Retry::Soon => failures.saturating_add(1),
+            Retry::Never | Retry::Later => 0,
         };
-        let retry = async {
-            match again {
-                Again::Never => std::future::pending().await,
-                Again::Later => sleep(OTHER_TOKEN).await,
-                Again::Soon => sleep(backoff::after(failures)).await,
+        let waiting = async {
+            match retry {
+                Retry::Never => std::future::pending().await,
+                Retry::Later => sleep(TOKEN_RETRY).await,
+                Retry::Soon => sleep(backoff::after(failures)).await,
             }
         };
         tokio::select! {
             // Post the last status even at shutdown.
-            changed = desired.changed() => is_over = changed.is_err(),
-            () = retry => {}
+            changed = desired.changed() => is_last = changed.is_err(),
+            () = waiting => {}
         }
     }
 }
 
 /// Time of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Again {
+enum Retry {
     /// Only with a new status.
     Never,
     /// After a user has acted.
@@ -84,7 +84,7 @@ enum Again {
     Soon,
 }
 
-impl Again {
+impl Retry {
     /// Returns the time of the next attempt after an error.
     fn after(error: &ForgeError) -> Self {
         if error.is_passing() {
@@ -99,11 +99,11 @@ impl Again {
 
 /// Statuses on a forge, by context.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<String, Known>);
+struct PostedStatuses(BTreeMap<String, PostedStatus>);
 
 /// Status of a commit on a forge.
 #[derive(Debug)]
-struct Known {
+struct PostedStatus {
     commit: String,
     /// Desired status at the last post.
     desired: Status,
@@ -112,10 +112,10 @@ struct Known {
     since: u64,
 }
 
-impl Told {
+impl PostedStatuses {
     /// Posts missing statuses, and returns the time of the next attempt.
-    async fn report(&mut self, forge: &Forge, desired: &Wanted) -> Again {
-        let mut again = Again::Never;
+    async fn report(&mut self, forge: &Forge, desired: &DesiredStatuses) -> Retry {
+        let mut retry = Retry::Never;
         for (context, entry) in desired {
             let known = self.0.get(context);
             let known = known.filter(|known| known.since == entry.since);
@@ -133,15 +133,15 @@ impl Told {
                         error = %words(&error),
                         "failed to post a commit status"
                     );
-                    let next = Again::after(&error);
-                    again = again.max(next);
-                    if next != Again::Never {
+                    let next = Retry::after(&error);
+                    retry = retry.max(next);
+                    if next != Retry::Never {
                         continue;
                     }
                     entry.status.clone()
                 }
             };
-            let known = Known {
+            let known = PostedStatus {
                 commit: entry.commit.clone(),
                 desired: entry.status.clone(),
                 there,
@@ -149,12 +149,16 @@ impl Told {
             };
             self.0.insert(context.clone(), known);
         }
-        again
+        retry
     }
 }
 
 /// Posts the status of a commit, and returns the status that the forge has then.
-async fn report(forge: &Forge, known: Option<&Known>, entry: &Said) -> Result<Status, ForgeError> {
+async fn report(
+    forge: &Forge,
+    known: Option<&PostedStatus>,
+    entry: &StatusEntry,
+) -> Result<Status, ForgeError> {
     let context = &entry.status.context;
     match known {
         Some(known) if known.commit == entry.commit => {
@@ -166,7 +170,7 @@ async fn report(forge: &Forge, known: Option<&Known>, entry: &Said) -> Result<St
             if let Some(previous) =
                 previous.filter(|previous| previous.there.state == State::Pending)
             {
-                let end = match &entry.former {
+                let end = match &entry.previous {
                     Some((commit, end)) if *commit == previous.commit => end.clone(),
                     _ => superseded(context, &entry.commit),
                 };
@@ -195,17 +199,17 @@ mod tests {
             status,
             message: String::new(),
         };
-        for (status, again) in [
-            (401, Again::Later),
-            (403, Again::Later),
-            (404, Again::Never),
-            (422, Again::Never),
-            (503, Again::Soon),
+        for (status, retry) in [
+            (401, Retry::Later),
+            (403, Retry::Later),
+            (404, Retry::Never),
+            (422, Retry::Never),
+            (503, Retry::Soon),
         ] {
-            assert_eq!(Again::after(&refused(status)), again, "{status}");
+            assert_eq!(Retry::after(&refused(status)), retry, "{status}");
         }
         let place = "a file".to_owned();
         let empty = ForgeError::UnusableToken { place };
-        assert_eq!(Again::after(&empty), Again::Later);
+        assert_eq!(Retry::after(&empty), Retry::Later);
     }
 }

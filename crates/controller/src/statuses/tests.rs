@@ -18,7 +18,7 @@ fn loaded(revision: &str, releases: &[&str]) -> ControllerEvent {
     }
 }
 
-fn looked(
+fn finished(
     revision: &str,
     release: &str,
     outcome: ReconcileOutcome,
@@ -32,7 +32,7 @@ fn looked(
         cluster: None,
         revision: revision.to_owned(),
         outcome,
-        message: format!("{message}, says 10.0.0.7"),
+        message: format!("{message}, error of 10.0.0.7"),
         public_message: message.to_owned(),
         is_correction: false,
         retained: None,
@@ -40,50 +40,51 @@ fn looked(
     }
 }
 
-fn claimed(cluster: Option<&str>, by: Claimed) -> ControllerEvent {
-    ControllerEvent::Claimed {
+fn owner_changed(cluster: Option<&str>, owner: EnvironmentOwner) -> ControllerEvent {
+    ControllerEvent::OwnerChanged {
         environment: "staging".to_owned(),
         cluster: cluster.map(str::to_owned),
-        by,
+        owner,
     }
 }
 
 /// Checks the statuses after each event that changes one: commit, state and description.
 #[track_caller]
 fn check(events: &[ControllerEvent], expected: &[&str]) {
-    let (sender, mut receiver) = watch::channel(Wanted::new());
+    let (sender, mut receiver) = watch::channel(DesiredStatuses::new());
     let mut statuses = Statuses {
-        teller: [("fleet".to_owned(), sender)].into(),
+        senders: [("fleet".to_owned(), sender)].into(),
         environments: BTreeMap::new(),
-        claimed: BTreeSet::new(),
+        owned: BTreeSet::new(),
         quoting: BTreeSet::new(),
-        ended: 0,
-        taken_up: 0,
+        ended_ownerships: 0,
+        sequence: 0,
     };
     for cluster in [None, Some("east"), Some("west")] {
-        statuses.hear(&claimed(cluster, Claimed::Ours));
+        statuses.process(&owner_changed(cluster, EnvironmentOwner::ThisReplica));
     }
-    let mut news = Vec::new();
+    let mut changes = Vec::new();
     for event in events {
-        statuses.hear(event);
+        statuses.process(event);
         if receiver.has_changed().unwrap() {
-            let wanted = receiver.borrow_and_update();
-            let Some(said) = wanted.get("pleach/staging") else {
-                news.push("nothing".to_owned());
+            let desired = receiver.borrow_and_update();
+            let Some(entry) = desired.get("pleach/staging") else {
+                changes.push("nothing".to_owned());
                 continue;
             };
-            let former = said.former.as_ref();
-            let former = former.map(|(commit, outcome)| format!(" ({commit} {:?})", outcome.state));
-            news.push(format!(
+            let previous = entry.previous.as_ref();
+            let previous =
+                previous.map(|(commit, outcome)| format!(" ({commit} {:?})", outcome.state));
+            changes.push(format!(
                 "{} {:?} {}{}",
-                said.commit,
-                said.status.state,
-                said.status.description,
-                former.unwrap_or_default()
+                entry.commit,
+                entry.status.state,
+                entry.status.description,
+                previous.unwrap_or_default()
             ));
         }
     }
-    assert_eq!(news, expected);
+    assert_eq!(changes, expected);
 }
 
 #[test]
@@ -91,17 +92,17 @@ fn a_state_is_posted_once_and_succeeds_with_all_releases() {
     check(
         &[
             loaded("a", &["web", "db"]),
-            looked("a", "web", ReconcileOutcome::Deployed, ""),
-            looked("a", "web", ReconcileOutcome::Unchanged, ""),
+            finished("a", "web", ReconcileOutcome::Deployed, ""),
+            finished("a", "web", ReconcileOutcome::Unchanged, ""),
             // A release that left git.
-            looked(
+            finished(
                 "a",
                 "old",
                 ReconcileOutcome::Waiting,
                 "its uninstall waits for consent",
             ),
-            looked("a", "db", ReconcileOutcome::Unchanged, ""),
-            looked("a", "db", ReconcileOutcome::Unchanged, ""),
+            finished("a", "db", ReconcileOutcome::Unchanged, ""),
+            finished("a", "db", ReconcileOutcome::Unchanged, ""),
             // A replica leads the environment again.
             loaded("a", &["web", "db"]),
         ],
@@ -117,12 +118,12 @@ fn a_failure_and_its_end_are_posted() {
     check(
         &[
             loaded("a", &["web", "db"]),
-            looked("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
-            looked("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
-            looked("a", "db", ReconcileOutcome::Refused, "prune-cap: too many"),
-            looked("a", "web", ReconcileOutcome::Deployed, ""),
-            looked("a", "db", ReconcileOutcome::Waiting, "not at this time"),
-            looked("a", "db", ReconcileOutcome::Deployed, ""),
+            finished("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
+            finished("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
+            finished("a", "db", ReconcileOutcome::Refused, "prune-cap: too many"),
+            finished("a", "web", ReconcileOutcome::Deployed, ""),
+            finished("a", "db", ReconcileOutcome::Waiting, "not at this time"),
+            finished("a", "db", ReconcileOutcome::Deployed, ""),
         ],
         &[
             "a Pending 0 of 2 releases in sync",
@@ -146,10 +147,10 @@ fn a_commit_without_changes_has_the_previous_state() {
     check(
         &[
             loaded("a", &["web"]),
-            looked("a", "web", ReconcileOutcome::Deployed, ""),
+            finished("a", "web", ReconcileOutcome::Deployed, ""),
             unaffected,
             // Releases report the commit at which they were loaded.
-            looked("a", "web", ReconcileOutcome::Failed, "no"),
+            finished("a", "web", ReconcileOutcome::Failed, "no"),
         ],
         &[
             "a Pending 0 of 1 releases in sync",
@@ -176,9 +177,9 @@ fn a_bad_commit_fails_and_the_next_one_succeeds() {
             stalled.clone(),
             stalled,
             // The last good commit is still reconciled.
-            looked("a", "web", ReconcileOutcome::Unchanged, ""),
+            finished("a", "web", ReconcileOutcome::Unchanged, ""),
             loaded("c", &["web"]),
-            looked("c", "web", ReconcileOutcome::Deployed, ""),
+            finished("c", "web", ReconcileOutcome::Deployed, ""),
         ],
         &[
             "a Pending 0 of 1 releases in sync",
@@ -213,8 +214,8 @@ fn a_stalled_release_fails_its_commit() {
             loaded("a", &["db", "web"]),
             stalled.clone(),
             // It stays at the previous commit.
-            looked("a", "web", ReconcileOutcome::Unchanged, ""),
-            looked("b", "db", ReconcileOutcome::Deployed, ""),
+            finished("a", "web", ReconcileOutcome::Unchanged, ""),
+            finished("b", "db", ReconcileOutcome::Deployed, ""),
             stalled,
             loaded("c", &["db", "web"]),
         ],
@@ -233,16 +234,19 @@ fn an_environment_on_two_clusters_succeeds_on_both() {
         &[
             on("east", a.clone()),
             on("west", a),
-            on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
-            on("west", looked("a", "web", ReconcileOutcome::Deployed, "")),
+            on("east", finished("a", "web", ReconcileOutcome::Deployed, "")),
+            on("west", finished("a", "web", ReconcileOutcome::Deployed, "")),
             on("east", b.clone()),
             // Outcomes of the previous commit no longer count.
-            on("west", looked("a", "web", ReconcileOutcome::Failed, "no")),
-            on("east", looked("b", "web", ReconcileOutcome::Deployed, "")),
+            on("west", finished("a", "web", ReconcileOutcome::Failed, "no")),
+            on("east", finished("b", "web", ReconcileOutcome::Deployed, "")),
             on("west", b),
-            on("west", looked("b", "web", ReconcileOutcome::Failed, "no")),
-            on("east", looked("b", "web", ReconcileOutcome::Unchanged, "")),
-            on("west", looked("b", "web", ReconcileOutcome::Deployed, "")),
+            on("west", finished("b", "web", ReconcileOutcome::Failed, "no")),
+            on(
+                "east",
+                finished("b", "web", ReconcileOutcome::Unchanged, ""),
+            ),
+            on("west", finished("b", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
             "a Pending 0 of 1 releases in sync",
@@ -265,8 +269,8 @@ fn environments_of_two_repositories_are_independent() {
         &[
             on("east", loaded("a", &["web"])),
             other,
-            on("west", looked("x", "web", ReconcileOutcome::Failed, "no")),
-            on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
+            on("west", finished("x", "web", ReconcileOutcome::Failed, "no")),
+            on("east", finished("a", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
             "a Pending 0 of 1 releases in sync",
@@ -280,19 +284,19 @@ fn a_failed_uninstall_fails_the_commit_that_removed_the_release() {
     check(
         &[
             loaded("a", &["web"]),
-            looked("a", "web", ReconcileOutcome::Unchanged, ""),
+            finished("a", "web", ReconcileOutcome::Unchanged, ""),
             // Waiting for consent is not a failure.
-            looked("a", "old", ReconcileOutcome::Unchanged, ""),
-            looked("a", "old", ReconcileOutcome::Refused, "machines run"),
-            looked("a", "old", ReconcileOutcome::Removed, ""),
-            looked("a", "older", ReconcileOutcome::Unapproved, "nobody agreed"),
+            finished("a", "old", ReconcileOutcome::Unchanged, ""),
+            finished("a", "old", ReconcileOutcome::Refused, "machines run"),
+            finished("a", "old", ReconcileOutcome::Removed, ""),
+            finished("a", "older", ReconcileOutcome::Unapproved, "no approval"),
         ],
         &[
             "a Pending 0 of 1 releases in sync",
             "a Success 1 release in sync",
             "a Failure old refused: machines run",
             "a Success 1 release in sync",
-            "a Pending older unapproved: nobody agreed",
+            "a Pending older unapproved: no approval",
         ],
     );
 }
@@ -301,17 +305,17 @@ fn a_failed_uninstall_fails_the_commit_that_removed_the_release() {
 fn a_status_ends_when_the_owner_changes() {
     let a = loaded("a", &["web"]);
     // One of two clusters is gone, and the other one decides.
-    for by in [Claimed::Nobody, Claimed::Elsewhere] {
+    for owner in [EnvironmentOwner::None, EnvironmentOwner::Other] {
         check(
             &[
                 on("east", a.clone()),
                 on("west", a.clone()),
-                on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
-                claimed(Some("west"), by),
+                on("east", finished("a", "web", ReconcileOutcome::Deployed, "")),
+                owner_changed(Some("west"), owner),
                 // Loaded before that, and received after it.
                 on("west", loaded("b", &["web"])),
-                on("west", looked("a", "web", ReconcileOutcome::Failed, "no")),
-                on("east", looked("a", "web", ReconcileOutcome::Failed, "no")),
+                on("west", finished("a", "web", ReconcileOutcome::Failed, "no")),
+                on("east", finished("a", "web", ReconcileOutcome::Failed, "no")),
             ],
             &[
                 "a Pending 0 of 1 releases in sync",
@@ -326,7 +330,7 @@ fn a_status_ends_when_the_owner_changes() {
 fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
     let a = loaded("a", &["web"]);
     check(
-        &[a.clone(), claimed(None, Claimed::Nobody)],
+        &[a.clone(), owner_changed(None, EnvironmentOwner::None)],
         &[
             "a Pending 0 of 1 releases in sync",
             "a Error no branch contains the environment any more, or several do",
@@ -336,9 +340,9 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
     check(
         &[
             a.clone(),
-            claimed(None, Claimed::Elsewhere),
-            looked("a", "web", ReconcileOutcome::Failed, "no"),
-            claimed(None, Claimed::Ours),
+            owner_changed(None, EnvironmentOwner::Other),
+            finished("a", "web", ReconcileOutcome::Failed, "no"),
+            owner_changed(None, EnvironmentOwner::ThisReplica),
             a,
         ],
         &[
@@ -353,30 +357,30 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
 fn server_text_is_not_posted_by_default() {
     for (quotes, expected) in [
         (false, "web failed: Deployment/x: refused"),
-        (true, "web failed: Deployment/x: refused, says 10.0.0.7"),
+        (true, "web failed: Deployment/x: refused, error of 10.0.0.7"),
     ] {
         let quoting = if quotes { &["fleet"][..] } else { &[] };
         let quoting = quoting.iter().map(|name| (*name).to_owned()).collect();
-        let (sender, receiver) = watch::channel(Wanted::new());
-        let (mut statuses, _tellers) = Statuses::new(BTreeMap::new(), quoting);
-        statuses.teller.insert("fleet".to_owned(), sender);
-        statuses.hear(&claimed(None, Claimed::Ours));
-        statuses.hear(&loaded("a", &["web"]));
-        let failed = looked(
+        let (sender, receiver) = watch::channel(DesiredStatuses::new());
+        let (mut statuses, _posters) = Statuses::new(BTreeMap::new(), quoting);
+        statuses.senders.insert("fleet".to_owned(), sender);
+        statuses.process(&owner_changed(None, EnvironmentOwner::ThisReplica));
+        statuses.process(&loaded("a", &["web"]));
+        let failed = finished(
             "a",
             "web",
             ReconcileOutcome::Failed,
             "Deployment/x: refused",
         );
-        statuses.hear(&failed);
-        let said = receiver.borrow()["pleach/staging"]
+        statuses.process(&failed);
+        let entry = receiver.borrow()["pleach/staging"]
             .status
             .description
             .clone();
-        assert_eq!(said, expected);
+        assert_eq!(entry, expected);
     }
     // Without a public message, only the outcome is reported.
-    let mut silent = looked("a", "web", ReconcileOutcome::Failed, "");
+    let mut silent = finished("a", "web", ReconcileOutcome::Failed, "");
     if let ControllerEvent::ReconcileFinished { message, .. } = &mut silent {
         "10.0.0.7: no".clone_into(message);
     }

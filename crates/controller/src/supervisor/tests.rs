@@ -9,12 +9,12 @@ use super::*;
 use crate::clock::Clock;
 use crate::crash::Crashes;
 use crate::{
-    Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches,
-    known_environments::Recalled, read::Reading, self_update::Last, source,
+    EventSender, Fetching, SourcePolicy, concurrency::ReconcilePermits, drift::Watches,
+    known_environments::RecordedEnvironment, loader::Loader, self_update::SelfUpdate, source,
 };
 use pleach_cluster::Connection;
 use pleach_engine::{
-    bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim as LeaseClaim,
+    bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim as LeaseIdentity,
 };
 use pleach_formats::sync::Minimum;
 use pleach_git::{
@@ -27,23 +27,23 @@ use pleach_state::inventory::Source;
 
 /// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
-    let (listener, heard) = Listener::new();
-    let heard = heard.events;
+    let (sender, receivers) = EventSender::new();
+    let events = receivers.events;
     let (watches, _) = Watches::new(false);
     let shared = Shared {
-        listener: listener.clone(),
+        events: sender.clone(),
         clock: Clock::start(),
-        claim: LeaseClaim {
+        lease_identity: LeaseIdentity {
             who: "test".to_owned(),
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
         },
         watches,
-        last: Last::of(None),
-        sights: ReconcilePermits::new(listener.clone()),
+        self_update: SelfUpdate::of(None),
+        permits: ReconcilePermits::new(sender),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
-        reading: Reading {
+        loader: Loader {
             slots: RenderSlots::by(PathBuf::from("/bin/true"), 1),
             stop: CancellationToken::new(),
         },
@@ -55,12 +55,12 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
         crashes: Crashes::of("/nonexistent".into()),
         stop: CancellationToken::new(),
     };
-    (shared, heard)
+    (shared, events)
 }
 
 /// Builds a repository of these environments that was not reached yet.
 fn repository(environments: &[&str]) -> Repository {
-    let grant = |name: &&str| {
+    let source_policy = |name: &&str| {
         Arc::new(SourcePolicy {
             url: "/srv/fleet".to_owned(),
             branches: Branches::One {
@@ -83,7 +83,7 @@ fn repository(environments: &[&str]) -> Repository {
             auth: Auth::Anonymous,
             keys: None,
         },
-        grants: environments.iter().map(grant).collect(),
+        source_policies: environments.iter().map(source_policy).collect(),
         previews: None,
     }
 }
@@ -92,23 +92,23 @@ fn repository(environments: &[&str]) -> Repository {
 fn of_a_pattern(name: &str) -> Repository {
     let mut fleet = repository(&["web"]);
     name.clone_into(&mut fleet.name);
-    let grant = Arc::get_mut(&mut fleet.grants[0]).unwrap();
-    grant.branches = Branches::pattern("env/*").unwrap();
+    let source_policy = Arc::get_mut(&mut fleet.source_policies[0]).unwrap();
+    source_policy.branches = Branches::pattern("env/*").unwrap();
     fleet
 }
 
 /// Builds the leadership of replica `a` among these replicas.
-fn among(replicas: &[&str]) -> Standing {
-    Standing::Among {
+fn among(replicas: &[&str]) -> Leadership {
+    Leadership::Shared {
         own: "a".to_owned(),
         replicas: replicas.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
 
 /// Returns the reported leadership changes.
-fn led(heard: &mut mpsc::Receiver<ControllerEvent>) -> Vec<(String, bool)> {
+fn led(events: &mut mpsc::Receiver<ControllerEvent>) -> Vec<(String, bool)> {
     let mut led = Vec::new();
-    while let Ok(event) = heard.try_recv() {
+    while let Ok(event) = events.try_recv() {
         if let ControllerEvent::LeadershipChanged { environment, leads } = event {
             led.push((environment, leads));
         }
@@ -116,7 +116,7 @@ fn led(heard: &mut mpsc::Receiver<ControllerEvent>) -> Vec<(String, bool)> {
     led
 }
 
-fn told(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+fn expected(of: &[(&str, bool)]) -> Vec<(String, bool)> {
     let of = of.iter();
     of.map(|(environment, leads)| ((*environment).to_owned(), *leads))
         .collect()
@@ -125,30 +125,33 @@ fn told(of: &[(&str, bool)]) -> Vec<(String, bool)> {
 #[tokio::test]
 async fn a_replica_without_leadership_aborts_its_work() {
     let repositories = [repository(&["api", "web"])];
-    let (shared, mut heard) = shared();
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let mut supervisor = Supervisor::new(&repositories, vec![FetchSchedule::default()], shared);
     let states = [SourceState::default()];
     let playing = async {
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 2);
-        assert_eq!(led(&mut heard), told(&[("api", true), ("web", true)]));
+        assert_eq!(led(&mut events), expected(&[("api", true), ("web", true)]));
         tokio::task::yield_now().await;
 
-        supervisor.assign(&states, &Standing::Out, &mut tasks);
+        supervisor.assign(&states, &Leadership::Nothing, &mut tasks);
         for _ in 0..2 {
             // Other replicas could have taken over, so tasks are aborted at once.
             let ended = tasks.join_next().await.unwrap();
             assert!(ended.is_err_and(|error| error.is_cancelled()));
         }
-        assert_eq!(led(&mut heard), told(&[("api", false), ("web", false)]));
+        assert_eq!(
+            led(&mut events),
+            expected(&[("api", false), ("web", false)])
+        );
 
-        supervisor.assign(&states, &Standing::Out, &mut tasks);
+        supervisor.assign(&states, &Leadership::Nothing, &mut tasks);
         assert!(tasks.is_empty() && supervisor.environments.is_empty());
         // Other replicas exist, and this one has not joined yet.
         supervisor.assign(&states, &among(&["b"]), &mut tasks);
         assert!(tasks.is_empty());
-        assert_eq!(led(&mut heard), told(&[]));
+        assert_eq!(led(&mut events), expected(&[]));
 
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 2);
@@ -159,32 +162,32 @@ async fn a_replica_without_leadership_aborts_its_work() {
 #[tokio::test]
 async fn an_environment_that_moved_to_another_repository_is_restarted() {
     let repositories = [of_a_pattern("a"), of_a_pattern("b")];
-    let (shared, mut heard) = shared();
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let paces = vec![Paces::default(), Paces::default()];
-    let mut supervisor = Supervisor::new(&repositories, paces, shared);
-    let web = Recalled {
-        grant: 0,
+    let fetch_schedules = vec![FetchSchedule::default(), FetchSchedule::default()];
+    let mut supervisor = Supervisor::new(&repositories, fetch_schedules, shared);
+    let web = RecordedEnvironment {
+        source_policy: 0,
         environment: "web".to_owned(),
         branch: "env/web".to_owned(),
     };
     let known = SourceState {
-        recalled: vec![web],
+        recorded: vec![web],
         ..SourceState::default()
     };
     let before = [known.clone(), SourceState::default()];
     let after = [SourceState::default(), known];
     let playing = async {
-        supervisor.assign(&before, &Standing::Alone, &mut tasks);
-        supervisor.assign(&before, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        supervisor.assign(&before, &Leadership::All, &mut tasks);
+        supervisor.assign(&before, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
         tokio::task::yield_now().await;
         // The previous task continues to its safe point first.
-        supervisor.assign(&after, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", false)]));
+        supervisor.assign(&after, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[("web", false)]));
         assert!(tasks.join_next().await.unwrap().is_ok());
-        supervisor.assign(&after, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        supervisor.assign(&after, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
         let led = supervisor.environments.values().next().unwrap();
         assert_eq!(led.repository, 1);
     };
@@ -194,22 +197,22 @@ async fn an_environment_that_moved_to_another_repository_is_restarted() {
 #[tokio::test]
 async fn an_environment_without_a_branch_has_no_task() {
     let repositories = [of_a_pattern("a")];
-    let (shared, mut heard) = shared();
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
-    let web = Recalled {
-        grant: 0,
+    let mut supervisor = Supervisor::new(&repositories, vec![FetchSchedule::default()], shared);
+    let web = RecordedEnvironment {
+        source_policy: 0,
         environment: "web".to_owned(),
         branch: "env/web".to_owned(),
     };
     let there = [SourceState {
-        recalled: vec![web],
+        recorded: vec![web],
         ..SourceState::default()
     }];
     let gone = [SourceState::default()];
     let playing = async {
         supervisor.assign(&there, &among(&["a"]), &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
         supervisor.assign(&gone, &among(&["a"]), &mut tasks);
         let web = supervisor.environments.values().next().unwrap();
         assert!(web.assigned.borrow().is_removed);
@@ -221,12 +224,12 @@ async fn an_environment_without_a_branch_has_no_task() {
         // This replica still leads it.
         supervisor.assign(&there, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 1);
-        assert_eq!(led(&mut heard), told(&[]));
+        assert_eq!(led(&mut events), expected(&[]));
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
         supervisor.assign(&gone, &among(&["a"]), &mut tasks);
         supervisor.assign(&gone, &among(&["b"]), &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", false)]));
+        assert_eq!(led(&mut events), expected(&[("web", false)]));
     };
     LocalSet::new().run_until(playing).await;
 }
@@ -234,31 +237,32 @@ async fn an_environment_without_a_branch_has_no_task() {
 #[tokio::test]
 async fn a_fetch_request_is_answered_by_a_later_fetch() {
     let fleet = repository(&["web"]);
-    let (shared, _heard) = shared();
+    let (shared, _events) = shared();
     let mut tasks = JoinSet::new();
-    let paces = Paces::default();
+    let fetch_schedules = FetchSchedule::default();
     let repositories = [fleet.clone()];
-    let mut supervisor = Supervisor::new(&repositories, vec![paces.clone()], shared.clone());
+    let mut supervisor =
+        Supervisor::new(&repositories, vec![fetch_schedules.clone()], shared.clone());
     let (sender, mut states) = watch::channel(SourceState::default());
-    assert_eq!(paces.ask(), 1);
+    assert_eq!(fetch_schedules.request_fetch(), 1);
     let fetching = source::follow(
         fleet,
-        (Arc::default(), paces.clone()),
+        (Arc::default(), fetch_schedules.clone()),
         (sender, Arc::default()),
         shared.clone(),
     );
     let playing = async {
         // The address is unreachable, which also answers the request.
-        for question in [1, 2] {
-            let answered = |state: &SourceState| state.answered >= question;
+        for request in [1, 2] {
+            let answered = |state: &SourceState| state.answered >= request;
             let mut state = states.wait_for(answered).await.unwrap().clone();
-            assert_eq!(state.answered, question);
+            assert_eq!(state.answered, request);
             // Skip the report to the cluster.
-            state.trouble = None;
-            supervisor.assign(&[state], &Standing::Alone, &mut tasks);
+            state.error = None;
+            supervisor.assign(&[state], &Leadership::All, &mut tasks);
             let led = supervisor.environments.values().next().unwrap();
-            assert_eq!(led.assigned.borrow().answered, question);
-            paces.ask();
+            assert_eq!(led.assigned.borrow().answered, request);
+            fetch_schedules.request_fetch();
         }
         shared.stop.cancel();
     };
@@ -271,23 +275,23 @@ async fn a_fetch_request_is_answered_by_a_later_fetch() {
 #[tokio::test]
 async fn an_environment_is_restarted_after_its_previous_task_ended() {
     let repositories = [repository(&["web"])];
-    let (shared, mut heard) = shared();
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let mut supervisor = Supervisor::new(&repositories, vec![FetchSchedule::default()], shared);
     let states = [SourceState::default()];
     let playing = async {
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
         tokio::task::yield_now().await;
         supervisor.assign(&states, &among(&["b"]), &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true), ("web", false)]));
+        assert_eq!(led(&mut events), expected(&[("web", true), ("web", false)]));
         // The lead returns before the task has ended.
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 1);
-        assert_eq!(led(&mut heard), told(&[]));
+        assert_eq!(led(&mut events), expected(&[]));
         let ended = tasks.join_next().await.unwrap();
         assert!(ended.is_ok());
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
     };
     LocalSet::new().run_until(playing).await;
 }
@@ -295,9 +299,9 @@ async fn an_environment_is_restarted_after_its_previous_task_ended() {
 #[tokio::test]
 async fn a_branch_without_a_fetched_commit_is_not_missing() {
     let repositories = [of_a_pattern("a")];
-    let (shared, mut heard) = shared();
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let mut supervisor = Supervisor::new(&repositories, vec![FetchSchedule::default()], shared);
     let folder = tempfile::tempdir().unwrap();
     git2::Repository::init_bare(folder.path()).unwrap();
     let mut mirror = Mirror::new(Remote {
@@ -313,11 +317,11 @@ async fn a_branch_without_a_fetched_commit_is_not_missing() {
         ..SourceState::default()
     }];
     let playing = async {
-        supervisor.assign(&states, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        supervisor.assign(&states, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
         let web = supervisor.environments.values().next().unwrap();
         let assigned = web.assigned.borrow();
-        assert!(matches!(assigned.what, Assignment::Unknown));
+        assert!(matches!(assigned.what, AssignedCommit::Unknown));
         assert_eq!(assigned.source.as_deref(), Some("it is larger than 1 MiB"));
     };
     LocalSet::new().run_until(playing).await;
@@ -326,12 +330,12 @@ async fn a_branch_without_a_fetched_commit_is_not_missing() {
 #[tokio::test]
 async fn an_environment_is_not_started_before_its_records_are_read() {
     let mut repositories = [of_a_pattern("a"), of_a_pattern("b")];
-    let grant = Arc::get_mut(&mut repositories[0].grants[0]).unwrap();
-    "/srv/absent".clone_into(&mut grant.url);
-    let (shared, mut heard) = shared();
+    let source_policy = Arc::get_mut(&mut repositories[0].source_policies[0]).unwrap();
+    "/srv/absent".clone_into(&mut source_policy.url);
+    let (shared, mut events) = shared();
     let mut tasks = JoinSet::new();
-    let paces = vec![Paces::default(), Paces::default()];
-    let mut supervisor = Supervisor::new(&repositories, paces, shared);
+    let fetch_schedules = vec![FetchSchedule::default(), FetchSchedule::default()];
+    let mut supervisor = Supervisor::new(&repositories, fetch_schedules, shared);
     let folder = tempfile::tempdir().unwrap();
     git2::Repository::init_bare(folder.path()).unwrap();
     let mut mirror = Mirror::new(Remote {
@@ -347,29 +351,29 @@ async fn an_environment_is_not_started_before_its_records_are_read() {
         ..SourceState::default()
     };
     let states = [SourceState::default(), reached];
-    let key = ClaimKey {
+    let key = EnvironmentKey {
         environment: "web".to_owned(),
         cluster: None,
     };
     let playing = async {
         // The environment could have been synced from the unreached repository.
-        supervisor.assign(&states, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[]));
+        supervisor.assign(&states, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[]));
         let source = |url: &str| Source {
             url: url.to_owned(),
             branch: "env/web".to_owned(),
         };
         supervisor
-            .holders
-            .know(&key, [source("/srv/absent")].into());
-        supervisor.assign(&states, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[("web", true)]));
+            .recorded_sources
+            .set_known(&key, [source("/srv/absent")].into());
+        supervisor.assign(&states, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[("web", true)]));
         let of = |supervisor: &Supervisor<'_>| supervisor.environments[&key].repository;
         assert_eq!(of(&supervisor), 0);
         // With both branches present, the recorded one keeps it.
         let both = [states[1].clone(), states[1].clone()];
-        supervisor.assign(&both, &Standing::Alone, &mut tasks);
-        assert_eq!(led(&mut heard), told(&[]));
+        supervisor.assign(&both, &Leadership::All, &mut tasks);
+        assert_eq!(led(&mut events), expected(&[]));
         assert_eq!(of(&supervisor), 0);
     };
     LocalSet::new().run_until(playing).await;

@@ -264,7 +264,7 @@ async fn a_declared_duration_counts_up_to_ten_of_ours() {
         };
         match Lease::acquire(&cluster, &id, "b", terms, patience, |_| {}).await {
             Ok(lease) => break lease,
-            Err(LeaseError::Held { .. }) => {
+            Err(LeaseError::Taken { .. }) => {
                 assert!(begun.elapsed() < Duration::from_secs(200), "blocked");
             }
             Err(error) => panic!("{error}"),

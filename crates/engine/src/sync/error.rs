@@ -89,7 +89,7 @@ pub enum SyncError {
     },
     /// Another client executes a plan of the same release.
     #[error("release {release} is being applied by {holder}; waited {patience:?} for it")]
-    Held {
+    LeaseTaken {
         /// Environment and release.
         release: String,
         /// The Lease that prevents concurrent writes.
@@ -162,7 +162,9 @@ impl SyncError {
             | Self::Undiscovered(_)
             | Self::TooLong { .. }
             | Self::Random => Kind::Cluster,
-            Self::Contended { .. } | Self::Held { .. } | Self::LeaseLost { .. } => Kind::Conflict,
+            Self::Contended { .. } | Self::LeaseTaken { .. } | Self::LeaseLost { .. } => {
+                Kind::Conflict
+            }
         }
     }
 
@@ -214,7 +216,7 @@ impl SyncError {
                 "run `kubectl create namespace {namespace}`, or set another namespace in `state` of the environment file"
             )),
             Self::Contended { .. } => Some("run the command again".to_owned()),
-            Self::Held { lease, .. } => Some(format!(
+            Self::LeaseTaken { lease, .. } => Some(format!(
                 "run the command again when that run has finished, or wait longer with --lock-timeout; if the holder has crashed, {lease} expires {} s after its last renewal",
                 Terms::default().duration.as_secs()
             )),

@@ -67,8 +67,8 @@ pub async fn with_lease<T>(
             let apply_set = state.apply_set();
             return Err(explained(state.cluster(), error, &apply_set).await);
         }
-        Err(LeaseError::Held { lease, holder }) => {
-            return Err(SyncError::Held {
+        Err(LeaseError::Taken { lease, holder }) => {
+            return Err(SyncError::LeaseTaken {
                 release: state.name().to_string(),
                 lease: Box::new(lease),
                 holder: Box::new(holder),

@@ -65,9 +65,9 @@ mod tests {
     use super::*;
     use crate::config::read;
 
-    fn disk(said: &str) -> Result<Disk, Vec<String>> {
+    fn disk(lines: &str) -> Result<Disk, Vec<String>> {
         let text = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n{said}repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{{match: env/*, cluster: {{inCluster: true, id: c}}, allow: all}}]\n"
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n{lines}repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{{match: env/*, cluster: {{inCluster: true, id: c}}, allow: all}}]\n"
         );
         read("loop.yaml", text.into_bytes())
             .map(|controller| controller.disk)
@@ -84,8 +84,8 @@ mod tests {
         assert_eq!(disk("disk: {forkHead: 5Mi}\n"), Ok(expected));
         let errors = disk("disk: {budget: 3G, forkHead: 512Ki}\n").unwrap_err();
         let amount = "is not a quantity such as `3Gi`, of at least `1Mi`";
-        for (error, said) in errors.iter().zip(["`budget`: `3G`", "`forkHead`: `512Ki`"]) {
-            assert!(error.contains(&format!("{said} {amount}")), "{errors:?}");
+        for (error, field) in errors.iter().zip(["`budget`: `3G`", "`forkHead`: `512Ki`"]) {
+            assert!(error.contains(&format!("{field} {amount}")), "{errors:?}");
         }
         assert_eq!(errors.len(), 2, "{errors:?}");
     }

@@ -42,7 +42,7 @@ fn all_fields_are_read() {
         repository(
             "https://git.example.org/fleet.git",
             "    auth: {usernameFile: /s/user, passwordFile: /s/password}\n    forge: {kind: gitlab, webhookSecretFile: /s/hook}\n",
-            "        serviceAccount: pleach-system/deployer\n        allow: {namespaces: [team-a-*], clusterScoped: [Namespace]}\n      - {name: production, branch: main, cluster: {id: c2, kubeconfigFile: /s/kubeconfig}, allow: all}\n",
+            "        serviceAccount: pleach-system/team-a\n        allow: {namespaces: [team-a-*], clusterScoped: [Namespace]}\n      - {name: production, branch: main, cluster: {id: c2, kubeconfigFile: /s/kubeconfig}, allow: all}\n",
         )
     ))
     .unwrap();
@@ -65,7 +65,7 @@ fn all_fields_are_read() {
     };
     assert_eq!(
         pattern.user.as_deref(),
-        Some("system:serviceaccount:pleach-system:deployer")
+        Some("system:serviceaccount:pleach-system:team-a")
     );
     assert_eq!(pattern.connection, ConnectionGrant::InCluster);
     assert_eq!(one.branches.environment("main"), Some("production"));
@@ -93,7 +93,7 @@ fn every_mistake_is_reported_with_its_line() {
     let errors = check(&repository(
         "ftp://git.example.org/fleet",
         "",
-        "      - {name: a, cluster: {id: c1}, allow: all}\n      - {match: main, cluster: {id: \"\", inCluster: true}, serviceAccount: deployer, allow: all}\n",
+        "      - {name: a, cluster: {id: c1}, allow: all}\n      - {match: main, cluster: {id: \"\", inCluster: true}, serviceAccount: team-a, allow: all}\n",
     ))
     .unwrap_err();
     assert_eq!(
@@ -104,7 +104,7 @@ fn every_mistake_is_reported_with_its_line() {
             "loop.yaml:10: either `match`, or `name` and `branch`, is required",
             "loop.yaml:11: `id`: expected the uid of the cluster's namespace kube-system",
             "loop.yaml:11: `match`: `main` must contain exactly one `*`, which stands for the environment name",
-            "loop.yaml:11: `serviceAccount`: `deployer` is not `NAMESPACE/NAME`",
+            "loop.yaml:11: `serviceAccount`: `team-a` is not `NAMESPACE/NAME`",
         ]
     );
 }
@@ -127,25 +127,25 @@ fn credentials_are_files_and_are_sent_encrypted_only() {
     let url = |url: &str, lines: &str| check(&repository(url, lines, "")).err();
     assert_eq!(url("http://127.0.0.1:3000/fleet.git", basic), None);
     assert_eq!(url("http://localhost:3000/fleet.git", basic), None);
-    let told = |errors: Option<Vec<String>>, text: &str| {
+    let check_error = |errors: Option<Vec<String>>, text: &str| {
         let errors = errors.unwrap();
         assert!(errors[0].contains(text), "{errors:?}");
         assert!(!errors[0].contains("hunter2"), "{errors:?}");
     };
-    told(
+    check_error(
         url("http://git.example.org/fleet.git", basic),
         "credentials are sent over https only",
     );
-    told(
+    check_error(
         url("https://me:hunter2@git.example.org/fleet.git", ""),
         "not in the URL",
     );
-    told(url("/srv/fleet", basic), "does not use credentials");
-    told(
+    check_error(url("/srv/fleet", basic), "does not use credentials");
+    check_error(
         url("https://x/y", "    auth: {usernameFile: /s/user}\n"),
         "one of `usernameFile` with `passwordFile`, `tokenFile`",
     );
-    told(
+    check_error(
         url(
             "https://x/y",
             "    auth: {usernameFile: /s/user, passwordFile: /s/password, tokenFile: /s/token}\n",
@@ -171,24 +171,24 @@ fn ssh_needs_a_key_and_known_hosts() {
             }
         );
     }
-    let told = |url: &str, lines: &str, text: &str| {
+    let check_error = |url: &str, lines: &str, text: &str| {
         let errors = read(url, lines).unwrap_err();
         assert!(errors[0].contains(text), "{errors:?}");
     };
     let ssh = "git@git.example.org:fleet.git";
-    told(ssh, "", "loop.yaml:5: `auth`: a repository over ssh needs");
-    told(
+    check_error(ssh, "", "loop.yaml:5: `auth`: a repository over ssh needs");
+    check_error(
         ssh,
         "    auth: {tokenFile: /s/token}\n",
         "loop.yaml:6: `auth`: a repository over ssh needs",
     );
-    told(
+    check_error(
         ssh,
         "    auth: {sshKeyFile: /s/key}\n",
         "`sshKeyFile` with `knownHostsFile`",
     );
-    told("https://x/y", auth, "an ssh key requires an ssh URL");
-    told("ssh://git.example.org/x", auth, "the URL has no valid user");
+    check_error("https://x/y", auth, "an ssh key requires an ssh URL");
+    check_error("ssh://git.example.org/x", auth, "the URL has no valid user");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_github_app_needs_github_and_https() {
         ))
         .map(|controller| controller.repositories[0].auth.clone())
     };
-    let wanted = |api: &str| Auth::GithubApp {
+    let expected = |api: &str| Auth::GithubApp {
         app: "Iv1.a2b3".to_owned(),
         installation: "7".to_owned(),
         key: "/s/key".to_owned(),
@@ -212,18 +212,18 @@ fn a_github_app_needs_github_and_https() {
     };
     assert_eq!(
         auth("github.com", "").unwrap(),
-        wanted("https://api.github.com")
+        expected("https://api.github.com")
     );
     let host = "github.example.org";
     assert_eq!(
         auth(host, "").unwrap(),
-        wanted("https://github.example.org/api/v3")
+        expected("https://github.example.org/api/v3")
     );
     let own = auth(
         host,
         "    forge: {kind: github, url: https://api.example.org/}\n",
     );
-    assert_eq!(own.unwrap(), wanted("https://api.example.org"));
+    assert_eq!(own.unwrap(), expected("https://api.example.org"));
     for (forge, text) in [
         ("    forge: {kind: gitea}\n", "the forge is not GitHub"),
         (
@@ -374,37 +374,37 @@ fn a_forge_is_derived_from_the_repository_and_queried_with_a_token() {
     assert_eq!(found.unwrap().live, Some(LivePreviews { fork_label }));
     let none = forge(url, "kind: gitea, webhookSecretFile: /s/hook").unwrap();
     assert_eq!(none.repositories[0].forge, None);
-    let told = |result: Result<Controller, Vec<String>>, words: &str| {
+    let check_error = |result: Result<Controller, Vec<String>>, words: &str| {
         let errors = result.unwrap_err();
         assert!(errors[0].contains(words), "{errors:?}");
     };
-    told(
+    check_error(
         forge(url, "kind: gitea, previews: true"),
         "loop.yaml:6: `previews`: requests to the forge need `tokenFile`",
     );
-    told(
+    check_error(
         forge(url, "kind: gitea, tokenFile: /s/token, live: true"),
         "loop.yaml:6: `live`: it has no effect without `previews: true`",
     );
-    told(
+    check_error(
         forge(
             url,
             "kind: gitea, tokenFile: /s/token, previews: true, forkLabel: x",
         ),
         "loop.yaml:6: `forkLabel`: it has no effect without `live: true`",
     );
-    told(
+    check_error(
         forge(
             url,
             "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: \" \"",
         ),
         "loop.yaml:6: `forkLabel`: expected a label name",
     );
-    told(
+    check_error(
         forge("/srv/fleet", "kind: gitea, tokenFile: /s/token"),
         "`forge`: expected a repository URL",
     );
-    told(
+    check_error(
         forge(
             url,
             "kind: gitea, url: \"http://git.example.org/api/v1\", tokenFile: /s/token",
@@ -524,16 +524,16 @@ fn only_allowed_objects_can_be_written() {
     assert!(!permits("", "Namespace", None, "kube-system"));
 }
 
-fn told(notifications: &str) -> Result<Controller, Vec<String>> {
+fn read_notifications(notifications: &str) -> Result<Controller, Vec<String>> {
     let rest = repository("/srv/fleet", "", "");
     check(&format!("notifications: {notifications}\n{rest}"))
 }
 
 #[test]
 fn notifications_are_read() {
-    let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
-    let controller = told(said).unwrap();
-    let news = |cause| StateChange {
+    let text = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
+    let controller = read_notifications(text).unwrap();
+    let change = |cause| StateChange {
         cause,
         environment: "prod".to_owned(),
         release: "web".to_owned(),
@@ -543,8 +543,9 @@ fn notifications_are_read() {
         at: "now".to_owned(),
     };
     let bodies = |cause| -> Vec<Option<String>> {
-        let told = controller.notifications.iter();
-        told.map(|one| one.body(&news(cause)).map(Result::unwrap))
+        let notifications = controller.notifications.iter();
+        notifications
+            .map(|one| one.body(&change(cause)).map(Result::unwrap))
             .collect()
     };
     let failed = bodies(NotificationCause::Failed);
@@ -560,17 +561,18 @@ fn notifications_are_read() {
 
 #[test]
 fn an_invalid_template_is_refused() {
-    let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
+    let errors =
+        read_notifications("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(
         errors[0].starts_with("loop.yaml:3: `template`: "),
         "{errors:?}"
     );
-    let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
+    let errors = read_notifications("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
     for on in ["on", "\"on\""] {
-        let said = format!("[{{webhook: {{urlFile: url}}, {on}: [failed, drift]}}]");
-        let errors = told(&said).unwrap_err();
+        let text = format!("[{{webhook: {{urlFile: url}}, {on}: [failed, drift]}}]");
+        let errors = read_notifications(&text).unwrap_err();
         assert!(
             errors[0].contains("`notifications[0].on[1]`: `drift` is not one of "),
             "{errors:?}"

@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permits_are_distributed_by_author() {
         let slots = Slots::new(2);
-        let (sender, mut made) = mpsc::unbounded_channel();
+        let (sender, mut acquired) = mpsc::unbounded_channel();
         // One author opens six pull requests before two other authors open one and two.
         let pulls = [(1, 6), (2, 1), (3, 2)];
         let mut tasks = tokio::task::JoinSet::new();
@@ -139,7 +139,7 @@ mod tests {
         }
         drop(sender);
         let mut order = Vec::new();
-        while let Some(one) = made.recv().await {
+        while let Some(one) = acquired.recv().await {
             order.push(one);
         }
         assert_eq!(
@@ -154,11 +154,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_abandoned_request_passes_its_permit_on() {
         let slots = Slots::new(1);
-        let held = slots.acquire(&author(1)).await.unwrap();
+        let permit = slots.acquire(&author(1)).await.unwrap();
         let soon = Duration::from_secs(1);
         let given_up = timeout(soon, slots.acquire(&author(2))).await;
         assert!(given_up.is_err());
-        drop(held);
+        drop(permit);
         let next = timeout(soon, slots.acquire(&author(3))).await;
         drop(next.unwrap().unwrap());
         assert_eq!(slots.lock().free, 1);

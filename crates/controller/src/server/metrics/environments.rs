@@ -13,44 +13,50 @@ use super::{Metrics, now};
 pub(super) struct Progress {
     revision: String,
     releases: usize,
-    reached: BTreeSet<String>,
+    reconciled: BTreeSet<String>,
 }
 
 impl Metrics {
     /// Records that this replica starts or stops syncing an environment on one of its clusters.
-    pub(super) fn lead(&self, environment: &str, leads: bool) {
-        let here = {
-            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-            let here = here.entry(environment.to_owned()).or_default();
-            *here = if leads {
-                *here + 1
+    pub(super) fn set_leader(&self, environment: &str, leads: bool) {
+        let led_clusters = {
+            let mut led_clusters = self
+                .led_clusters
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let led_clusters = led_clusters.entry(environment.to_owned()).or_default();
+            *led_clusters = if leads {
+                *led_clusters + 1
             } else {
-                here.saturating_sub(1)
+                led_clusters.saturating_sub(1)
             };
-            *here
+            *led_clusters
         };
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        let led = i64::from(here > 0);
+        let led = i64::from(led_clusters > 0);
         self.leader.get_or_create(&labels).set(led);
-        if here == 0 {
-            self.leave(environment);
+        if led_clusters == 0 {
+            self.remove_environment(environment);
         }
     }
 
     /// Returns whether this replica no longer syncs an environment. Running reconciles still finish
     /// but do not change its metrics.
-    pub(super) fn is_last_started(&self, environment: &str) -> bool {
-        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-        here.get(environment) == Some(&0)
+    pub(super) fn is_led_elsewhere(&self, environment: &str) -> bool {
+        let led_clusters = self
+            .led_clusters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        led_clusters.get(environment) == Some(&0)
     }
 
     /// Removes the metrics of an environment that another replica took over and now reports.
-    fn leave(&self, environment: &str) {
+    fn remove_environment(&self, environment: &str) {
         self.track_active(|active| active.retain(|release| release.environment != environment));
         self.progress().remove(environment);
-        self.is_reconciled(environment);
+        self.clear_pending(environment);
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
@@ -67,7 +73,7 @@ impl Metrics {
 
     /// Records whether the cluster of an environment answered.
     pub(super) fn answered(&self, environment: &str, answered: bool) {
-        if self.is_last_started(environment) {
+        if self.is_led_elsewhere(environment) {
             return;
         }
         let labels = EnvironmentLabels {
@@ -78,7 +84,7 @@ impl Metrics {
     }
 
     /// Records since when an environment has an unreconciled commit.
-    fn since(&self, environment: &str) {
+    fn set_pending_since(&self, environment: &str) {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
@@ -90,18 +96,18 @@ impl Metrics {
 
     /// Records that an environment has a commit that cannot be reconciled.
     pub(super) fn stall(&self, environment: &str) {
-        if self.is_last_started(environment) {
+        if self.is_led_elsewhere(environment) {
             return;
         }
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
         self.stalled.get_or_create(&labels).set(1);
-        self.since(environment);
+        self.set_pending_since(environment);
     }
 
     pub(super) fn count_health(&self, release: &ReleaseName, is_degraded: bool) {
-        if self.is_last_started(&release.environment) {
+        if self.is_led_elsewhere(&release.environment) {
             return;
         }
         let degraded = self.degraded.get_or_create(&ReleaseLabels::of(release));
@@ -109,7 +115,7 @@ impl Metrics {
     }
 
     pub(super) fn count_contended(&self, release: &ReleaseName, fields: usize) {
-        if self.is_last_started(&release.environment) {
+        if self.is_led_elsewhere(&release.environment) {
             return;
         }
         let contended = self.contended.get_or_create(&ReleaseLabels::of(release));
@@ -139,8 +145,8 @@ impl Metrics {
             .contains(release)
     }
 
-    pub(super) fn begin(&self, environment: &str, revision: &str, releases: usize) {
-        if self.is_last_started(environment) {
+    pub(super) fn start_commit(&self, environment: &str, revision: &str, releases: usize) {
+        if self.is_led_elsewhere(environment) {
             return;
         }
         let labels = EnvironmentLabels {
@@ -150,21 +156,21 @@ impl Metrics {
         let progress = Progress {
             revision: revision.to_owned(),
             releases,
-            reached: BTreeSet::new(),
+            reconciled: BTreeSet::new(),
         };
         let is_done = releases == 0;
         self.progress().insert(environment.to_owned(), progress);
-        self.since(environment);
+        self.set_pending_since(environment);
         if is_done {
-            self.is_reconciled(environment);
+            self.clear_pending(environment);
         }
     }
 
-    pub(super) fn reach(&self, environment: &str, release: &str, revision: &str) {
+    pub(super) fn record_reconciled(&self, environment: &str, release: &str, revision: &str) {
         let is_done = match self.progress().get_mut(environment) {
             Some(progress) if progress.revision == revision => {
-                progress.reached.insert(release.to_owned());
-                progress.reached.len() >= progress.releases
+                progress.reconciled.insert(release.to_owned());
+                progress.reconciled.len() >= progress.releases
             }
             _ => false,
         };
@@ -174,11 +180,11 @@ impl Metrics {
         // An unreadable commit is newer than the reconciled one.
         let is_stalled = || self.stalled.get_or_create(&labels).get() == 1;
         if is_done && !is_stalled() {
-            self.is_reconciled(environment);
+            self.clear_pending(environment);
         }
     }
 
-    fn is_reconciled(&self, environment: &str) {
+    fn clear_pending(&self, environment: &str) {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };

@@ -19,7 +19,7 @@ impl ReleaseLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct LookLabels {
+pub(super) struct ReconcileLabels {
     pub(super) environment: String,
     pub(super) release: String,
     pub(super) result: &'static str,

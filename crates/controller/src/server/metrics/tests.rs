@@ -18,7 +18,7 @@ fn loaded(revision: &str, releases: usize) -> Event {
     }
 }
 
-fn looked(release: &str, revision: &str, outcome: ReconcileOutcome) -> Event {
+fn finished(release: &str, revision: &str, outcome: ReconcileOutcome) -> Event {
     Event::ReconcileFinished {
         release: ReleaseName {
             environment: text("prod"),
@@ -44,7 +44,7 @@ fn since(metrics: &Metrics) -> f64 {
 
 #[test]
 fn only_the_leader_reports_the_state_of_an_environment() {
-    let told = |metrics: &Metrics| {
+    let count_lines = |metrics: &Metrics| {
         let text = metrics.text();
         let lines = text.lines().filter(|line| {
             let is = |name: &str| line.starts_with(name);
@@ -59,17 +59,17 @@ fn only_the_leader_reports_the_state_of_an_environment() {
     };
     metrics.count(&led(true));
     metrics.count(&loaded("a", 1));
-    metrics.count(&looked("web", "a", ReconcileOutcome::Deployed));
-    assert_eq!(told(&metrics), 4);
+    metrics.count(&finished("web", "a", ReconcileOutcome::Deployed));
+    assert_eq!(count_lines(&metrics), 4);
     metrics.count(&led(false));
     // A running reconcile still finishes.
-    metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
-    assert_eq!(told(&metrics), 0);
+    metrics.count(&finished("web", "a", ReconcileOutcome::Unchanged));
+    assert_eq!(count_lines(&metrics), 0);
     // The metrics reappear with the first reconcile.
     metrics.count(&led(true));
     metrics.count(&loaded("a", 1));
-    metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
-    assert_eq!(told(&metrics), 4);
+    metrics.count(&finished("web", "a", ReconcileOutcome::Unchanged));
+    assert_eq!(count_lines(&metrics), 4);
 }
 
 #[test]
@@ -117,17 +117,17 @@ fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
     metrics.count(&loaded("a", 2));
     let first = since(&metrics);
     assert!(first > 0.0);
-    metrics.count(&looked("web", "a", ReconcileOutcome::Deployed));
-    metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
-    metrics.count(&looked("api", "a", ReconcileOutcome::Failed));
+    metrics.count(&finished("web", "a", ReconcileOutcome::Deployed));
+    metrics.count(&finished("web", "a", ReconcileOutcome::Unchanged));
+    metrics.count(&finished("api", "a", ReconcileOutcome::Failed));
     assert_eq!(since(&metrics).to_bits(), first.to_bits());
     // A newer commit arrives before the first one is reconciled.
     metrics.count(&loaded("b", 2));
-    metrics.count(&looked("api", "a", ReconcileOutcome::Deployed));
-    metrics.count(&looked("web", "b", ReconcileOutcome::Unchanged));
+    metrics.count(&finished("api", "a", ReconcileOutcome::Deployed));
+    metrics.count(&finished("web", "b", ReconcileOutcome::Unchanged));
     assert_eq!(since(&metrics).to_bits(), first.to_bits());
     // A release with reported drift is not at an older commit.
-    metrics.count(&looked("api", "b", ReconcileOutcome::Drifted));
+    metrics.count(&finished("api", "b", ReconcileOutcome::Drifted));
     assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
     // Reconciling the last good commit does not reconcile an unreadable one.
     metrics.count(&Event::EnvironmentStalled {
@@ -140,8 +140,8 @@ fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
     });
     let stalled = since(&metrics);
     assert!(stalled > 0.0);
-    metrics.count(&looked("web", "b", ReconcileOutcome::Unchanged));
-    metrics.count(&looked("api", "b", ReconcileOutcome::Unchanged));
+    metrics.count(&finished("web", "b", ReconcileOutcome::Unchanged));
+    metrics.count(&finished("api", "b", ReconcileOutcome::Unchanged));
     assert_eq!(since(&metrics).to_bits(), stalled.to_bits());
     metrics.count(&loaded("c", 0));
     assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());

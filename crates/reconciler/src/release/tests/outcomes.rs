@@ -151,14 +151,14 @@ fn a_persistent_failure_is_reported_the_second_time() {
 
 #[test]
 fn a_newer_commit_cancels_the_run_only_if_it_changes_the_release() {
-    let held = TargetFacts {
+    let stalled = TargetFacts {
         is_stalled: true,
         ..target(8, 0)
     };
     for (case, newer, is_cancelled) in [
         ("same content", target(8, 0), false),
         ("other content", target(8, 1), true),
-        ("stalled", held, true),
+        ("stalled", stalled, true),
     ] {
         let mut bench = Bench::new();
         bench.plan(plan());

@@ -53,7 +53,7 @@ fn an_object_that_is_not_ready_degrades_the_release() {
     assert_eq!(status.notifications[0].notice.reason, "Degraded");
     let kind = status.conditions.as_ref().and_then(|all| all.last());
     assert_eq!(kind.map(|one| one.kind), Some(ConditionKind::Degraded));
-    // It goes on to wait for the same time.
+    // The wait continues until the same time.
     let until = bench.release.wake_at();
     assert_eq!(until, None);
     bench.requeue();

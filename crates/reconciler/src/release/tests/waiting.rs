@@ -267,7 +267,7 @@ fn the_approved_revision_is_retained_while_a_newer_commit_waits() {
         bench.requeue();
         bench.tick();
     }
-    // Once approved, it is executed, and the former revision is not retained any more.
+    // Once approved, it is executed, and the previous revision is not retained any more.
     let mut approved = unapproved_plan("b", None);
     approved.approval = approved.approval.map(|one| Approval {
         missing: None,

@@ -65,7 +65,7 @@ pub type Heads = BTreeMap<String, Option<String>>;
 
 /// An environment on a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClaimKey {
+pub struct EnvironmentKey {
     /// Name of the environment.
     pub environment: String,
     /// Cluster of the grant. `None` if only the environment file names the cluster.
@@ -74,11 +74,11 @@ pub struct ClaimKey {
 
 /// A branch that could define an environment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claimant {
+pub struct BranchCandidate {
     /// Index of the repository.
     pub repository: usize,
     /// Index of the grant within the repository.
-    pub grant: usize,
+    pub source_policy: usize,
     /// Name of the branch.
     pub branch: String,
     /// Commit of the branch. `None` if a named branch does not exist, or its commit has not been
@@ -88,35 +88,35 @@ pub struct Claimant {
 
 /// Assignment of one environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
+pub enum BranchAssignment {
     /// One branch defines it.
-    Held(Claimant),
+    One(BranchCandidate),
     /// Several branches define it, so it is synced from none.
-    Contested(Vec<Claimant>),
+    Contested(Vec<BranchCandidate>),
 }
 
-impl Claim {
+impl BranchAssignment {
     /// Assigns a contested environment to the branch that it was synced from before. It stays
     /// contested unless exactly one claimant is that branch.
     #[must_use]
-    pub fn kept_by(self, is_holder: impl Fn(&Claimant) -> bool) -> Self {
+    pub fn resolve_contest(self, is_recorded: impl Fn(&BranchCandidate) -> bool) -> Self {
         match self {
-            Self::Contested(claimants) => {
-                let mut holders = claimants.iter().filter(|one| is_holder(one));
-                match (holders.next(), holders.next()) {
-                    (Some(holder), None) => Self::Held(holder.clone()),
-                    _ => Self::Contested(claimants),
+            Self::Contested(candidates) => {
+                let mut recorded = candidates.iter().filter(|one| is_recorded(one));
+                match (recorded.next(), recorded.next()) {
+                    (Some(assigned), None) => Self::One(assigned.clone()),
+                    _ => Self::Contested(candidates),
                 }
             }
-            Self::Held(_) => self,
+            Self::One(_) => self,
         }
     }
 }
 
-/// Assigns environments to branches. `grants` are those of every repository, each with its cluster.
+/// Assigns environments to branches. `source_policies` are those of every repository, each with its cluster.
 ///
 /// A grant that names the environment wins over a pattern. Between equal grants the environment is
-/// contested: see [`Claim::kept_by`].
+/// contested: see [`BranchAssignment::resolve_contest`].
 ///
 /// ```
 /// use pleach_reconciler::config::{Branches, Claim, Heads, claims};
@@ -128,21 +128,21 @@ impl Claim {
 /// assert_eq!(key.environment, "staging");
 /// assert!(matches!(claim, Claim::Held(claimant) if claimant.branch == "env/staging"));
 /// ```
-pub fn claims(
-    grants: &[Vec<(Branches, Option<String>)>],
+pub fn assign_branches(
+    source_policies: &[Vec<(Branches, Option<String>)>],
     heads: &[Heads],
-) -> BTreeMap<ClaimKey, Claim> {
-    let mut found: BTreeMap<ClaimKey, Vec<Claimant>> = BTreeMap::new();
-    for (repository, (grants, heads)) in grants.iter().zip(heads).enumerate() {
-        for (grant, (branches, cluster)) in grants.iter().enumerate() {
-            let mut claim = |environment: &str, branch: &str, commit: Option<&Option<String>>| {
-                let key = ClaimKey {
+) -> BTreeMap<EnvironmentKey, BranchAssignment> {
+    let mut found: BTreeMap<EnvironmentKey, Vec<BranchCandidate>> = BTreeMap::new();
+    for (repository, (source_policies, heads)) in source_policies.iter().zip(heads).enumerate() {
+        for (source_policy, (branches, cluster)) in source_policies.iter().enumerate() {
+            let mut add = |environment: &str, branch: &str, commit: Option<&Option<String>>| {
+                let key = EnvironmentKey {
                     environment: environment.to_owned(),
                     cluster: cluster.clone(),
                 };
-                found.entry(key).or_default().push(Claimant {
+                found.entry(key).or_default().push(BranchCandidate {
                     repository,
-                    grant,
+                    source_policy,
                     branch: branch.to_owned(),
                     commit: commit.cloned().flatten(),
                 });
@@ -151,11 +151,11 @@ pub fn claims(
                 Branches::One {
                     environment,
                     branch,
-                } => claim(environment, branch, heads.get(branch)),
+                } => add(environment, branch, heads.get(branch)),
                 Branches::Pattern { .. } => {
                     for (branch, commit) in heads {
                         if let Some(environment) = branches.environment(branch) {
-                            claim(environment, branch, Some(commit));
+                            add(environment, branch, Some(commit));
                         }
                     }
                 }
@@ -164,67 +164,75 @@ pub fn claims(
     }
     found
         .into_iter()
-        .map(|(key, mut claimants)| {
-            let is_named = |one: &Claimant| {
-                let (branches, _) = &grants[one.repository][one.grant];
+        .map(|(key, mut candidates)| {
+            let is_named = |one: &BranchCandidate| {
+                let (branches, _) = &source_policies[one.repository][one.source_policy];
                 matches!(branches, Branches::One { .. })
             };
-            if claimants.iter().any(is_named) {
-                claimants.retain(is_named);
+            if candidates.iter().any(is_named) {
+                candidates.retain(is_named);
             }
-            let claim = if claimants.len() == 1 {
-                Claim::Held(claimants.remove(0))
+            let assignment = if candidates.len() == 1 {
+                BranchAssignment::One(candidates.remove(0))
             } else {
-                Claim::Contested(claimants)
+                BranchAssignment::Contested(candidates)
             };
-            (key, claim)
+            (key, assignment)
         })
         .collect()
 }
 
 /// Returns the branches of absent repositories that could contest an environment. Considers
 /// environments that one branch has by a pattern. The commits are unknown.
-pub fn rivals(
-    grants: &[Vec<(Branches, Option<String>)>],
-    claims: &BTreeMap<ClaimKey, Claim>,
+pub fn contenders(
+    source_policies: &[Vec<(Branches, Option<String>)>],
+    assignments: &BTreeMap<EnvironmentKey, BranchAssignment>,
     is_absent: impl Fn(usize) -> bool,
-) -> BTreeMap<ClaimKey, Vec<Claimant>> {
+) -> BTreeMap<EnvironmentKey, Vec<BranchCandidate>> {
     let is_pattern = |branches: &Branches| matches!(branches, Branches::Pattern { .. });
-    let mut rivals: BTreeMap<ClaimKey, Vec<Claimant>> = BTreeMap::new();
-    for (key, claim) in claims {
-        let Claim::Held(holder) = claim else { continue };
-        if !is_pattern(&grants[holder.repository][holder.grant].0) {
+    let mut contenders: BTreeMap<EnvironmentKey, Vec<BranchCandidate>> = BTreeMap::new();
+    for (key, assignment) in assignments {
+        let BranchAssignment::One(assigned) = assignment else {
+            continue;
+        };
+        if !is_pattern(&source_policies[assigned.repository][assigned.source_policy].0) {
             continue;
         }
-        let absent = grants.iter().enumerate();
-        for (repository, grants) in absent.filter(|(repository, _)| is_absent(*repository)) {
-            for (grant, (branches, cluster)) in grants.iter().enumerate() {
+        let absent = source_policies.iter().enumerate();
+        for (repository, source_policies) in absent.filter(|(repository, _)| is_absent(*repository))
+        {
+            for (source_policy, (branches, cluster)) in source_policies.iter().enumerate() {
                 let branch = branches.branch(&key.environment);
                 if let Some(branch) = branch.filter(|_| *cluster == key.cluster) {
-                    rivals.entry(key.clone()).or_default().push(Claimant {
-                        repository,
-                        grant,
-                        branch,
-                        commit: None,
-                    });
+                    contenders
+                        .entry(key.clone())
+                        .or_default()
+                        .push(BranchCandidate {
+                            repository,
+                            source_policy,
+                            branch,
+                            commit: None,
+                        });
                 }
             }
         }
     }
-    rivals
+    contenders
 }
 
 /// Returns the grants whose patterns can match the same environment on the same cluster. Each list
 /// contains the indexes of repository and grant for one cluster, at least two.
-pub fn overlapping(grants: &[Vec<(Branches, Option<String>)>]) -> Vec<Vec<(usize, usize)>> {
+pub fn overlapping(
+    source_policies: &[Vec<(Branches, Option<String>)>],
+) -> Vec<Vec<(usize, usize)>> {
     let mut patterns: BTreeMap<&Option<String>, Vec<(usize, usize)>> = BTreeMap::new();
-    for (repository, grants) in grants.iter().enumerate() {
-        for (grant, (branches, cluster)) in grants.iter().enumerate() {
+    for (repository, source_policies) in source_policies.iter().enumerate() {
+        for (source_policy, (branches, cluster)) in source_policies.iter().enumerate() {
             if matches!(branches, Branches::Pattern { .. }) {
                 patterns
                     .entry(cluster)
                     .or_default()
-                    .push((repository, grant));
+                    .push((repository, source_policy));
             }
         }
     }
@@ -249,21 +257,23 @@ mod tests {
     }
 
     /// Formats the assignments as `environment@cluster=branches`.
-    fn shown(grants: &[Vec<(Branches, Option<String>)>], heads: &[Heads]) -> Vec<String> {
-        let shown = claims(grants, heads).into_iter().map(|(key, claim)| {
-            let held = match claim {
-                Claim::Held(claimant) if claimant.commit.is_none() => {
-                    format!("nothing on {}", claimant.branch)
-                }
-                Claim::Held(claimant) => claimant.branch,
-                Claim::Contested(claimants) => {
-                    let who = claimants.into_iter().map(|one| one.branch);
-                    format!("contested {}", who.collect::<Vec<_>>().join(" "))
-                }
-            };
-            let cluster = key.cluster.unwrap_or_default();
-            format!("{}@{cluster}={held}", key.environment)
-        });
+    fn shown(source_policies: &[Vec<(Branches, Option<String>)>], heads: &[Heads]) -> Vec<String> {
+        let shown = assign_branches(source_policies, heads)
+            .into_iter()
+            .map(|(key, assignment)| {
+                let branch_of = match assignment {
+                    BranchAssignment::One(candidate) if candidate.commit.is_none() => {
+                        format!("nothing on {}", candidate.branch)
+                    }
+                    BranchAssignment::One(candidate) => candidate.branch,
+                    BranchAssignment::Contested(candidates) => {
+                        let who = candidates.into_iter().map(|one| one.branch);
+                        format!("contested {}", who.collect::<Vec<_>>().join(" "))
+                    }
+                };
+                let cluster = key.cluster.unwrap_or_default();
+                format!("{}@{cluster}={branch_of}", key.environment)
+            });
         shown.collect()
     }
 
@@ -299,7 +309,7 @@ mod tests {
     #[test]
     fn two_equal_source_policies_contest_an_environment() {
         let a = Some("a".to_owned());
-        let grants = vec![
+        let source_policies = vec![
             vec![
                 (Branches::pattern("env/*").unwrap(), a.clone()),
                 (one("p", "main"), a.clone()),
@@ -311,7 +321,7 @@ mod tests {
             heads(&["main"]),
         ];
         assert_eq!(
-            shown(&grants, &heads),
+            shown(&source_policies, &heads),
             ["p@a=main", "q@a=main", "r@a=main", "s@a=env/s"]
         );
         let twice = vec![
@@ -346,22 +356,25 @@ mod tests {
     fn a_contested_environment_stays_on_its_recorded_branch() {
         let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
         let heads = [heads(&["env/p"]), heads(&["env/p"])];
-        let claims = claims(&[pattern(), pattern()], &heads);
-        let contested = claims.into_values().next().unwrap();
-        let held = |repositories: &[usize]| {
+        let assignments = assign_branches(&[pattern(), pattern()], &heads);
+        let contested = assignments.into_values().next().unwrap();
+        let branch_of = |repositories: &[usize]| {
             let kept = contested
                 .clone()
-                .kept_by(|one| repositories.contains(&one.repository));
+                .resolve_contest(|one| repositories.contains(&one.repository));
             match kept {
-                Claim::Held(claimant) => Some(claimant.repository),
-                Claim::Contested(_) => None,
+                BranchAssignment::One(candidate) => Some(candidate.repository),
+                BranchAssignment::Contested(_) => None,
             }
         };
-        assert_eq!(held(&[1]), Some(1));
-        assert_eq!(held(&[]), None);
-        assert_eq!(held(&[0, 1]), None);
-        let other = contested.clone().kept_by(|one| one.repository == 0);
-        assert_eq!(other.clone().kept_by(|one| one.repository == 1), other);
+        assert_eq!(branch_of(&[1]), Some(1));
+        assert_eq!(branch_of(&[]), None);
+        assert_eq!(branch_of(&[0, 1]), None);
+        let other = contested.clone().resolve_contest(|one| one.repository == 0);
+        assert_eq!(
+            other.clone().resolve_contest(|one| one.repository == 1),
+            other
+        );
     }
 
     #[test]
@@ -369,20 +382,20 @@ mod tests {
         let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
         let elsewhere = vec![(Branches::pattern("env/*").unwrap(), Some("b".to_owned()))];
         let named = vec![(one("q", "main"), None)];
-        let grants = [pattern(), pattern(), elsewhere, named];
+        let source_policies = [pattern(), pattern(), elsewhere, named];
         let heads = [
             Heads::new(),
             heads(&["env/p"]),
             Heads::new(),
             heads(&["main"]),
         ];
-        let claims = claims(&grants, &heads);
-        let rivals = rivals(&grants, &claims, |repository| repository != 1);
-        let shown: Vec<(&str, usize)> = rivals
+        let assignments = assign_branches(&source_policies, &heads);
+        let contenders = contenders(&source_policies, &assignments, |repository| repository != 1);
+        let shown: Vec<(&str, usize)> = contenders
             .iter()
-            .flat_map(|(key, rivals)| {
-                let rivals = rivals.iter();
-                rivals.map(|rival| (key.environment.as_str(), rival.repository))
+            .flat_map(|(key, contenders)| {
+                let contenders = contenders.iter();
+                contenders.map(|contender| (key.environment.as_str(), contender.repository))
             })
             .collect();
         assert_eq!(shown, [("p", 0)]);
@@ -397,30 +410,33 @@ mod tests {
             )
         };
         let named = (one("p", "main"), Some("a".to_owned()));
-        let grants = [vec![pattern("a"), named], vec![pattern("b"), pattern("a")]];
-        assert_eq!(overlapping(&grants), [vec![(0, 0), (1, 1)]]);
+        let source_policies = [vec![pattern("a"), named], vec![pattern("b"), pattern("a")]];
+        assert_eq!(overlapping(&source_policies), [vec![(0, 0), (1, 1)]]);
     }
 
     #[test]
     fn a_branch_without_a_fetched_commit_keeps_its_environments() {
-        let grants = vec![vec![
+        let source_policies = vec![vec![
             (Branches::pattern("env/*").unwrap(), None),
             (one("p", "main"), None),
         ]];
         let mut heads = heads(&["main"]);
         heads.insert("env/p".to_owned(), None);
         heads.insert("env/q".to_owned(), None);
-        assert_eq!(shown(&grants, &[heads]), ["p@=main", "q@=nothing on env/q"]);
+        assert_eq!(
+            shown(&source_policies, &[heads]),
+            ["p@=main", "q@=nothing on env/q"]
+        );
     }
 
     #[test]
     fn each_cluster_has_its_own_environments() {
-        let grants = vec![vec![
+        let source_policies = vec![vec![
             (one("p", "main"), Some("a".to_owned())),
             (one("p", "next"), Some("b".to_owned())),
         ]];
         assert_eq!(
-            shown(&grants, &[heads(&["main"])]),
+            shown(&source_policies, &[heads(&["main"])]),
             ["p@a=main", "p@b=nothing on next"]
         );
     }

@@ -21,7 +21,7 @@ use pleach_state::inventory::Installed;
 use super::run::{Target, code, codes, line};
 
 /// Codes of findings that mean the record belongs to another user or cluster.
-const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
+const FOREIGN_RECORD: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
 
 /// Returns the facts of an error. Some errors pass without a change.
 pub(super) fn failure(error: &SyncError) -> Failure {
@@ -30,7 +30,7 @@ pub(super) fn failure(error: &SyncError) -> Failure {
         SyncError::Undiscovered(_)
         | SyncError::Unanswered { .. }
         | SyncError::Contended { .. }
-        | SyncError::Held { .. } => true,
+        | SyncError::LeaseTaken { .. } => true,
         _ => false,
     };
     let reasons = Reasons {
@@ -107,7 +107,7 @@ pub(super) fn reasons(findings: &[Finding]) -> Reasons {
 /// Returns whether the record belongs to this release on the expected cluster.
 fn is_ours(plan: &Plan) -> bool {
     let mut refusals = plan.refusals();
-    refusals.all(|finding| !NOT_OURS.contains(&finding.code.as_str()))
+    refusals.all(|finding| !FOREIGN_RECORD.contains(&finding.code.as_str()))
 }
 
 /// Returns the recorded commit, if it came from the present branch.
@@ -237,8 +237,8 @@ mod tests {
     #[test]
     fn a_persistent_error_becomes_a_condition() {
         let reason = |error: &SyncError, failures| {
-            let said = plan_failed(&failure(error), failures).condition;
-            said.map(|said| said.reason)
+            let condition = plan_failed(&failure(error), failures).condition;
+            condition.map(|condition| condition.reason)
         };
         let lasting = SyncError::NoStateNamespace("state".to_owned());
         assert_eq!(reason(&lasting, 0), None);

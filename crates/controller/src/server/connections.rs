@@ -15,7 +15,7 @@ use super::Limits;
 
 /// Open connections, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct ConnectionTable {
     connections: BTreeMap<u64, Connection>,
     next: u64,
 }
@@ -33,7 +33,7 @@ pub(super) struct Requests(Arc<AtomicUsize>);
 
 /// Guard of a running request. Dropping it ends the request.
 #[derive(Debug)]
-pub(super) struct UnderWay(Requests);
+pub(super) struct RunningRequest(Requests);
 
 /// Connection to serve.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ pub(super) struct Admitted {
 }
 
 impl Requests {
-    pub(super) fn begin(&self) -> UnderWay {
+    pub(super) fn start(&self) -> RunningRequest {
         self.0.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self.clone())
+        RunningRequest(self.clone())
     }
 
     fn is_idle(&self) -> bool {
@@ -55,15 +55,15 @@ impl Requests {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Crowd {
+impl ConnectionTable {
     /// Returns whether another connection could be served, if its peer is below its limit.
-    pub(super) fn has_room(&self, limits: &Limits) -> bool {
+    pub(super) fn has_capacity(&self, limits: &Limits) -> bool {
         self.connections.len() < limits.connections || self.oldest_idle(|_| true).is_some()
     }
 
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn the_oldest_idle_connection_is_closed() {
-        let mut crowd = Crowd::default();
-        let mut admit = |last| crowd.admit(peer(last), &LIMITS);
+        let mut connection_table = ConnectionTable::default();
+        let mut admit = |last| connection_table.admit(peer(last), &LIMITS);
         let (first, second) = (admit(1).unwrap(), admit(1).unwrap());
-        let busy = first.requests.begin();
+        let busy = first.requests.start();
         // The idle connection of the same peer is closed, and not the busy one.
         let third = admit(1).unwrap();
         assert!(second.end.is_cancelled() && !first.end.is_cancelled());
@@ -140,29 +140,30 @@ mod tests {
         // At the total limit, any idle connection is closed.
         let next = admit(3).unwrap();
         assert!(third.end.is_cancelled() && !other.end.is_cancelled());
-        let requests = [other.requests.begin(), next.requests.begin()];
-        assert!(!crowd.has_room(&LIMITS));
-        assert!(crowd.admit(peer(4), &LIMITS).is_none());
+        let requests = [other.requests.start(), next.requests.start()];
+        assert!(!connection_table.has_capacity(&LIMITS));
+        assert!(connection_table.admit(peer(4), &LIMITS).is_none());
         drop(busy);
-        assert!(crowd.has_room(&LIMITS));
-        assert!(crowd.admit(peer(4), &LIMITS).is_some());
+        assert!(connection_table.has_capacity(&LIMITS));
+        assert!(connection_table.admit(peer(4), &LIMITS).is_some());
         assert!(first.end.is_cancelled());
         drop(requests);
         for id in [other.id, next.id] {
-            crowd.forget(id);
+            connection_table.forget(id);
         }
-        assert_eq!(crowd.connections.len(), 1);
+        assert_eq!(connection_table.connections.len(), 1);
     }
 
     #[test]
     fn a_peer_is_limited_to_its_share() {
-        let mut crowd = Crowd::default();
+        let mut connection_table = ConnectionTable::default();
         let admitted: Vec<Admitted> = (0..2)
-            .filter_map(|_| crowd.admit(peer(1), &LIMITS))
+            .filter_map(|_| connection_table.admit(peer(1), &LIMITS))
             .collect();
-        let _requests: Vec<UnderWay> = admitted.iter().map(|one| one.requests.begin()).collect();
-        assert!(crowd.has_room(&LIMITS));
-        assert!(crowd.admit(peer(1), &LIMITS).is_none());
-        assert!(crowd.admit(peer(2), &LIMITS).is_some());
+        let _requests: Vec<RunningRequest> =
+            admitted.iter().map(|one| one.requests.start()).collect();
+        assert!(connection_table.has_capacity(&LIMITS));
+        assert!(connection_table.admit(peer(1), &LIMITS).is_none());
+        assert!(connection_table.admit(peer(2), &LIMITS).is_some());
     }
 }

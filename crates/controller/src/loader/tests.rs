@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::config::EnvironmentKey;
 use pleach_render::answer::write;
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use pleach_testkit::program::script;
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
 
 /// Creates a repository with environment `dev` of one object, and its commit.
-fn repository() -> (tempfile::TempDir, Which) {
+fn repository() -> (tempfile::TempDir, EnvironmentAt) {
     let folder = tempfile::tempdir().unwrap();
     let git = |args: &[&str]| {
         let mut command = Command::new("git");
@@ -43,19 +43,19 @@ fn repository() -> (tempfile::TempDir, Which) {
     let commit = ["-c", "commit.gpgsign=false", "commit", "--quiet", "-m", "x"];
     git(&[&person[..], &commit].concat());
     let place = json!({"folder": folder.path().join(".git"), "prefix": ""});
-    let which = Which {
+    let at = EnvironmentAt {
         place: serde_json::from_value(place).unwrap(),
         commit: git(&["rev-parse", "HEAD"]),
         name: "dev".to_owned(),
     };
-    (folder, which)
+    (folder, at)
 }
 
 /// Returns the answer of an honest process.
-fn answer(which: &Which) -> String {
-    let tree = which.place.tree(&which.commit).unwrap();
+fn answer(at: &EnvironmentAt) -> String {
+    let tree = at.place.tree(&at.commit).unwrap();
     let recording = RecordingTree::new(&tree);
-    let environment = resolve(&recording, &which.name).unwrap();
+    let environment = resolve(&recording, &at.name).unwrap();
     let rendered = render_all(&recording, &environment);
     let mut answer = String::new();
     let mut print = |lines: &str| {
@@ -68,7 +68,7 @@ fn answer(which: &Which) -> String {
 
 /// Creates the attempt of the environment in a folder.
 fn attempt(folder: &Path) -> Attempt {
-    let key = ClaimKey {
+    let key = EnvironmentKey {
         environment: "dev".to_owned(),
         cluster: None,
     };
@@ -76,17 +76,17 @@ fn attempt(folder: &Path) -> Attempt {
 }
 
 /// Loads the environment with this answer of the process. Also returns the number of renders.
-async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usize) {
+async fn read(at: &EnvironmentAt, answer: &str, known: Option<Inputs>) -> (LoadResult, usize) {
     let (folder, program) = script("echo >> $0.log; cat $0.answer").unwrap();
     let beside = |name: &str| -> PathBuf { folder.path().join(name) };
     let content = pleach_files::FileContent::new(answer.to_owned());
     pleach_files::write_new(&beside("program.answer"), &content).unwrap();
-    let reading = Reading {
+    let loader = Loader {
         slots: RenderSlots::by(program, 1),
         stop: CancellationToken::new(),
     };
-    let read = reading
-        .load(which.clone(), known, &attempt(folder.path()))
+    let read = loader
+        .load(at.clone(), known, &attempt(folder.path()))
         .await;
     let count = |path: &Path| pleach_files::read(path).map_or(0, |log| log.len());
     (read, count(&beside("program.log")))
@@ -94,13 +94,13 @@ async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usiz
 
 #[tokio::test]
 async fn a_commit_is_rendered_once_and_by_the_bounded_process() {
-    let (_folder, which) = repository();
-    let honest = answer(&which);
+    let (_folder, at) = repository();
+    let honest = answer(&at);
     // Only the answer contains "second".
     let other = honest.replace("first", "second");
-    let (read_once, renderings) = read(&which, &other, None).await;
+    let (read_once, renderings) = read(&at, &other, None).await;
     assert_eq!(renderings, 1);
-    let Read::From(inputs, Ok(loaded)) = read_once else {
+    let LoadResult::Loaded(inputs, Ok(loaded)) = read_once else {
         panic!("{read_once:?}");
     };
     let [(_, rendered)] = loaded.rendered.as_slice() else {
@@ -111,26 +111,26 @@ async fn a_commit_is_rendered_once_and_by_the_bounded_process() {
         json!({"k": "second"})
     );
     // The files that the process read count as inputs.
-    let tree = which.place.tree(&which.commit).unwrap();
+    let tree = at.place.tree(&at.commit).unwrap();
     assert!(inputs.are_those_of(&tree));
     let template = "manifests/web/web.yaml.j2";
     assert!(honest.contains(template) && format!("{inputs:?}").contains(template));
-    let (again, renderings) = read(&which, &other, Some(inputs)).await;
-    assert!(matches!(again, Read::Same), "{again:?}");
+    let (again, renderings) = read(&at, &other, Some(inputs)).await;
+    assert!(matches!(again, LoadResult::Unchanged), "{again:?}");
     assert_eq!(renderings, 0);
 }
 
 #[tokio::test]
 async fn an_invalid_render_answer_stalls_the_environment() {
-    let (_folder, which) = repository();
-    let honest = answer(&which);
+    let (_folder, at) = repository();
+    let honest = answer(&at);
     let foreign = honest.replace("part-of\":\"", "part-of\":\"x");
     for (answer, expected) in [
         ("", "the answer is incomplete"),
         (foreign.as_str(), "does not have the label of its release"),
     ] {
-        let (read, _) = read(&which, answer, None).await;
-        let Read::Beyond(stall) = read else {
+        let (read, _) = read(&at, answer, None).await;
+        let LoadResult::Exceeded(stall) = read else {
             panic!("{read:?}");
         };
         assert_eq!(stall.reason, "Internal");
@@ -140,31 +140,29 @@ async fn an_invalid_render_answer_stalls_the_environment() {
 
 #[tokio::test]
 async fn an_environment_is_stalled_until_memory_is_free() {
-    let (_folder, which) = repository();
-    let honest = answer(&which);
+    let (_folder, at) = repository();
+    let honest = answer(&at);
     let (folder, program) = script("cat $0.answer").unwrap();
     let content = pleach_files::FileContent::new(honest.clone());
     pleach_files::write_new(&folder.path().join("program.answer"), &content).unwrap();
     // The limit fits one answer but not two.
     let limit = honest.len() as u64 * 3 / 2;
-    let reading = Reading {
+    let loader = Loader {
         slots: RenderSlots::within(program, limit),
         stop: CancellationToken::new(),
     };
     let attempt = attempt(folder.path());
-    let load = async || reading.load(which.clone(), None, &attempt).await;
-    let render = reading
-        .slots
-        .render(which.place.clone(), &which.commit, "other");
+    let load = async || loader.load(at.clone(), None, &attempt).await;
+    let render = loader.slots.render(at.place.clone(), &at.commit, "other");
     let other = render.await.unwrap().charge().unwrap();
-    let loaded = |read: Read| {
-        let Read::From(_, Ok(loaded)) = read else {
+    let loaded = |read: LoadResult| {
+        let LoadResult::Loaded(_, Ok(loaded)) = read else {
             panic!("{read:?}");
         };
         loaded
     };
     let stalled = load().await;
-    let Read::Not(stall) = stalled else {
+    let LoadResult::Failed(stall) = stalled else {
         panic!("{stalled:?}");
     };
     assert_eq!(stall.reason, "MemoryExhausted");
@@ -176,9 +174,7 @@ async fn an_environment_is_stalled_until_memory_is_free() {
     // A waiting release retains a part of the environment, which others count.
     let part = next.alone("web");
     drop(next);
-    let render = reading
-        .slots
-        .render(which.place.clone(), &which.commit, "other");
+    let render = loader.slots.render(at.place.clone(), &at.commit, "other");
     let answer = render.await.unwrap();
     assert!(answer.charge().is_none());
     drop(part);

@@ -24,20 +24,20 @@ use pleach_git::{Revision, mirror::Place};
 
 /// Result of loading an environment.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum LoadResult {
     /// The inputs are unchanged.
-    Same,
+    Unchanged,
     /// The inputs, with the environment or the reason why it cannot be synced.
-    From(Inputs, Result<Box<Loaded>, Stall>),
+    Loaded(Inputs, Result<Box<Loaded>, Stall>),
     /// The commit exceeds the limits. Only a later retry can show otherwise.
-    Beyond(Stall),
+    Exceeded(Stall),
     /// A retry can succeed soon.
-    Not(Stall),
+    Failed(Stall),
 }
 
 /// Loader of environments. Blocking work runs on threads.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
+pub(super) struct Loader {
     pub(super) slots: RenderSlots,
     /// Cancels long loads.
     pub(super) stop: CancellationToken,
@@ -45,84 +45,89 @@ pub(super) struct Reading {
 
 /// An environment at a commit.
 #[derive(Debug, Clone)]
-pub(super) struct Which {
+pub(super) struct EnvironmentAt {
     pub(super) place: Place,
     pub(super) commit: String,
     pub(super) name: String,
 }
 
-impl Reading {
+impl Loader {
     /// Loads an environment at a commit. Skips the load if the inputs are those of `known`, the
     /// inputs of the last load. Starts the attempt before rendering.
     pub(super) async fn load(
         &self,
-        which: Which,
+        at: EnvironmentAt,
         known: Option<Inputs>,
         attempt: &Attempt,
-    ) -> Read {
-        let at = which.clone();
+    ) -> LoadResult {
+        let owned = at.clone();
         let checking = spawn_blocking(move || -> Result<bool, Stall> {
-            let tree = at.place.tree(&at.commit);
+            let tree = owned.place.tree(&owned.commit);
             let tree = tree.map_err(|error| Stall::new("InvalidRepository", words(&error)))?;
             Ok(known.is_some_and(|known| known.are_those_of(&tree)))
         });
         match checking.await {
-            Ok(Ok(true)) => return Read::Same,
+            Ok(Ok(true)) => return LoadResult::Unchanged,
             Ok(Ok(false)) => {}
-            Ok(Err(stall)) => return Read::Not(stall),
-            Err(_) => return which.broken(),
+            Ok(Err(stall)) => return LoadResult::Failed(stall),
+            Err(_) => return at.panicked(),
         }
         // A suspect waits without a render slot.
         let permit = attempt.permit().await;
         let _permit = self.slots.permit().await;
-        attempt.begin(&which.commit, permit).await;
-        let answer = match self.render(&which).await {
+        attempt.begin(&at.commit, permit).await;
+        let answer = match self.render(&at).await {
             Ok(answer) => answer,
             Err(error @ BoundedRenderError::Beyond(_)) => {
-                let words = of_commit(&which.commit, &error);
-                return Read::Beyond(Stall::new("InvalidRepository", words));
+                let words = of_commit(&at.commit, &error);
+                return LoadResult::Exceeded(Stall::new("InvalidRepository", words));
             }
             Err(error @ BoundedRenderError::Passing(_)) => {
-                return Read::Not(Stall::new("Unread", of_commit(&which.commit, &error)));
+                return LoadResult::Failed(Stall::new("Unread", of_commit(&at.commit, &error)));
             }
         };
-        let at = which.clone();
-        let reading = spawn_blocking(move || {
-            let tree = match at.place.tree(&at.commit) {
+        let owned = at.clone();
+        let loading = spawn_blocking(move || {
+            let tree = match owned.place.tree(&owned.commit) {
                 Ok(tree) => tree,
-                Err(error) => return Read::Not(Stall::new("InvalidRepository", words(&error))),
+                Err(error) => {
+                    return LoadResult::Failed(Stall::new("InvalidRepository", words(&error)));
+                }
             };
             let Some(charge) = answer.charge() else {
-                return Read::Not(crowded(&at.commit));
+                return LoadResult::Failed(out_of_memory(&owned.commit));
             };
             let recording = RecordingTree::new(&tree);
-            let (rendered_from, read) = match load_from(&recording, &at, &answer) {
+            let (rendered_from, read) = match load_from(&recording, &owned, &answer) {
                 Ok(read) => read,
-                Err(error) => return Read::Beyond(distrusted(&at.commit, &error)),
+                Err(error) => return LoadResult::Exceeded(invalid_answer(&owned.commit, &error)),
             };
             let mut record = recording.record();
             record.extend(rendered_from);
             let read = read.map(|loaded| Box::new(loaded.charged(charge)));
-            Read::From(Inputs::of(&tree, record), read)
+            LoadResult::Loaded(Inputs::of(&tree, record), read)
         });
-        reading.await.unwrap_or_else(|_| which.broken())
+        loading.await.unwrap_or_else(|_| at.panicked())
     }
 
     /// Loads an environment at a commit, without comparing it to a previous load. The outer error
     /// asks for a retry. Blocks.
-    pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Stall>, String> {
+    pub(super) fn load_blocking(
+        &self,
+        at: &EnvironmentAt,
+    ) -> Result<Result<Loaded, Stall>, String> {
         let invalid = |words| Ok(Err(Stall::new("InvalidRepository", words)));
-        let tree = match which.place.tree(&which.commit) {
+        let tree = match at.place.tree(&at.commit) {
             Ok(tree) => tree,
             Err(error) => return invalid(words(&error)),
         };
-        match self.render_here(which) {
+        match self.render_here(at) {
             Ok(answer) => {
                 let charge = answer.charge();
-                let charge = charge.ok_or_else(|| crowded(&which.commit).message)?;
-                Ok(match load_from(&tree, which, &answer) {
+                let charge = charge.ok_or_else(|| out_of_memory(&at.commit).message)?;
+                Ok(match load_from(&tree, at, &answer) {
                     Ok((_, read)) => read.map(|loaded| loaded.charged(charge)),
-                    Err(error) => Err(distrusted(&which.commit, &error)),
+                    Err(error) => Err(invalid_answer(&at.commit, &error)),
                 })
             }
             Err(error @ BoundedRenderError::Beyond(_)) => invalid(error.to_string()),
@@ -131,31 +136,31 @@ impl Reading {
     }
 
     /// Renders another environment of the same commit. Returns `None` on errors. Blocks.
-    pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
-        let tree = which.place.tree(&which.commit).ok()?;
-        let answer = self.render_here(which).ok()?;
+    pub(super) fn load_other(&self, at: &EnvironmentAt) -> Option<Loaded> {
+        let tree = at.place.tree(&at.commit).ok()?;
+        let answer = self.render_here(at).ok()?;
         let charge = answer.charge()?;
         let cached = CachingTree::new(&tree);
-        let environment = resolve(&cached, &which.name).ok()?;
+        let environment = resolve(&cached, &at.name).ok()?;
         let (_, rendered) = answer.read(&environment).ok()?;
-        let revision = Revision::Commit(which.commit.clone());
+        let revision = Revision::Commit(at.commit.clone());
         Some(loaded(&cached, revision, environment, rendered).charged(charge))
     }
 
-    fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
+    fn render_here(&self, at: &EnvironmentAt) -> Result<Answer, BoundedRenderError> {
         Handle::current().block_on(async {
             let waiting = self.stop.run_until_cancelled(self.slots.permit());
             let _permit = waiting.await;
-            self.render(which).await
+            self.render(at).await
         })
     }
 
-    async fn render(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
-        let Which {
+    async fn render(&self, at: &EnvironmentAt) -> Result<Answer, BoundedRenderError> {
+        let EnvironmentAt {
             place,
             commit,
             name,
-        } = which;
+        } = at;
         let rendering = self.slots.render(place.clone(), commit, name);
         let ended = self.stop.run_until_cancelled(rendering).await;
         ended.unwrap_or_else(|| {
@@ -166,13 +171,13 @@ impl Reading {
     }
 }
 
-impl Which {
-    fn broken(&self) -> Read {
+impl EnvironmentAt {
+    fn panicked(&self) -> LoadResult {
         let words = of_commit(
             &self.commit,
             &"loading the environment panicked; this is a bug",
         );
-        Read::Beyond(Stall::new("Internal", words))
+        LoadResult::Exceeded(Stall::new("Internal", words))
     }
 }
 
@@ -183,27 +188,30 @@ pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
 
 /// Checks that an environment names the expected cluster. Makes its sync policy at least as
 /// strict as the minimum of the source policy.
-pub(super) fn for_cluster(mut loaded: Loaded, grant: &SourcePolicy) -> Result<Loaded, Stall> {
+pub(super) fn check_cluster(
+    mut loaded: Loaded,
+    source_policy: &SourcePolicy,
+) -> Result<Loaded, Stall> {
     let named = loaded.environment.cluster.id.clone().map(ClusterId);
-    match (&grant.cluster, named) {
+    match (&source_policy.cluster, named) {
         (Some(intended), Some(named)) if *intended != named => {
             Err(Stall::wrong_cluster(intended, &named))
         }
         _ => {
-            loaded.environment.demand(&grant.minimum);
+            loaded.environment.demand(&source_policy.minimum);
             Ok(loaded)
         }
     }
 }
 
 /// Returns the hold of a commit that does not fit into memory beside retained environments.
-fn crowded(commit: &str) -> Stall {
+fn out_of_memory(commit: &str) -> Stall {
     let words = "the controller has too little memory for its objects, beside those of other environments and of retained commits";
     Stall::new("MemoryExhausted", of_commit(commit, &words))
 }
 
 /// Returns the hold of a commit whose render process gave an invalid answer.
-fn distrusted(commit: &str, error: &AnswerError) -> Stall {
+fn invalid_answer(commit: &str, error: &AnswerError) -> Stall {
     let words = format!("the render process returned an invalid answer: {error}");
     Stall::new("Internal", of_commit(commit, &words))
 }
@@ -212,14 +220,14 @@ fn distrusted(commit: &str, error: &AnswerError) -> Stall {
 /// that the process read. The outer error is about the process.
 fn load_from(
     tree: &dyn FileTree,
-    which: &Which,
+    at: &EnvironmentAt,
     answer: &Answer,
 ) -> Result<(Record, Result<Loaded, Stall>), AnswerError> {
-    let Which {
+    let EnvironmentAt {
         place: _,
         commit,
         name,
-    } = which;
+    } = at;
     let invalid =
         |reason: &str, errors: &[String]| Stall::new(reason, of_commit(commit, &errors.join("; ")));
     // A takeover would let one branch seize objects of another branch.
