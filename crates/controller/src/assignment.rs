@@ -41,7 +41,7 @@ pub(super) enum AssignedCommit {
     },
     /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
     Untrusted { commit: String, message: String },
-    /// The repository was not reached yet.
+    /// The repository was not fetched yet.
     Unknown,
 }
 

@@ -416,7 +416,8 @@ impl Subscription {
         !self.expected.is_disjoint(ids)
     }
 
-    /// Ends the buffering after a reconcile. `applied` is the new state of the objects, if it changed.
+    /// Ends the buffering after a reconcile. `applied` is the new state of the objects, if it
+    /// changed.
     pub(super) fn finish(&self, applied: Option<AppliedState>) {
         self.buffer.finish(applied);
     }
@@ -455,8 +456,8 @@ impl Subscription {
         self.buffer.count_every_event();
     }
 
-    /// Waits for changed objects, at least until `debounce_until`, and returns them. Objects that were
-    /// changed back meanwhile are not included.
+    /// Waits for changed objects, at least until `debounce_until`, and returns them. Objects that
+    /// were changed back meanwhile are not included.
     pub(super) async fn changes(&self, debounce_until: Instant) -> BTreeSet<ObjectId> {
         loop {
             self.buffer.changed().await;

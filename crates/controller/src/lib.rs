@@ -1,4 +1,4 @@
-//! The controller: keeps environments equal to the branches that contain them.
+//! The controller: syncs environments from the branches that contain them.
 //!
 //! It is level-based. After any trigger (a push, an interval, a request, a restart) it compares the
 //! present state of git with that of the cluster. It then executes the same plans as `apply`. Its
@@ -288,8 +288,8 @@ impl Controller {
                 {
                     break Err(TaskFailed(error));
                 },
-                // If the membership task panics, its Lease expires and the other replicas take
-                // over.
+                // If the membership task panics, its Lease expires and the other replicas
+                // become leaders.
                 Some(ended) = membership.join_next() => if let Err(error) = ended {
                     tasks.abort_all();
                     break Err(TaskFailed(error));

@@ -1,4 +1,4 @@
-//! Resolution of contested environments: the branch that synced an environment before keeps it.
+//! Resolution of contested environments: an environment stays on its recorded branch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ enum SourceLookup {
 /// Input of a lookup.
 pub(super) struct Lookup<'a> {
     pub(super) repositories: &'a [Repository],
-    /// Branches of repositories that were not reached yet.
+    /// Branches of repositories that were not fetched yet.
     pub(super) contenders: &'a BTreeMap<EnvironmentKey, Vec<BranchCandidate>>,
     pub(super) stop: &'a CancellationToken,
 }
@@ -49,7 +49,7 @@ impl Lookup<'_> {
         &self.repositories[candidate.repository].source_policies[candidate.source_policy]
     }
 
-    /// Returns whether records name the branch of a claimant.
+    /// Returns whether records name the branch of a candidate.
     fn is_named(&self, candidate: &BranchCandidate, sources: &BTreeSet<Source>) -> bool {
         sources.contains(&Source {
             url: self.source_policy(candidate).url.clone(),

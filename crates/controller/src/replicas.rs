@@ -5,9 +5,10 @@
 //! negotiated or handed over. Views can differ for a moment. Then two replicas reconcile the same
 //! release, and the Lease of the release lets only one of them write.
 //!
-//! A replica that could not renew its Lease drops all work before the others take over. A replica
-//! that shuts down deletes its Lease after its last run has finished, and others take over at once.
-//! Webhook pushes are counted in an annotation of the Lease, which the other replicas watch.
+//! A replica that could not renew its Lease drops all work before the others become leaders. A
+//! replica that shuts down deletes its Lease after its last run has finished, and others become
+//! leaders immediately. Webhook pushes are counted in an annotation of the Lease, which the
+//! other replicas watch.
 
 mod view;
 
@@ -39,7 +40,7 @@ use pleach_engine::{
 const PREFIX: &str = "pleach-replica-";
 /// Annotation of a replica Lease: number of received pushes by repository.
 const PUSHED: &str = "pleach.dev/pushed";
-/// Timing of the Leases. Others take over from a killed replica within eleven seconds: the
+/// Timing of the Leases. Others replace a killed replica within eleven seconds: the
 /// duration, plus the delay until the next event.
 const TERMS: Terms = Terms {
     duration: Duration::from_secs(9),
@@ -87,7 +88,7 @@ pub(super) enum Leadership {
         /// Names of all live replicas.
         replicas: Vec<String>,
     },
-    /// Leads nothing, because other replicas could have taken over.
+    /// Leads nothing, because other replicas could be the leaders.
     Nothing,
 }
 

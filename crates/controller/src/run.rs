@@ -166,7 +166,7 @@ impl Target {
     }
 }
 
-/// Refuses objects and state that the grant does not allow a release to write.
+/// Refuses objects and state that the source policy does not allow a release to write.
 fn beyond_source_policy(source_policy: &SourcePolicy, plan: &Plan, store: &Store) -> Vec<Finding> {
     let mut refusals = source_policy.reserved.check(plan);
     if let Some(allow) = &source_policy.allow {

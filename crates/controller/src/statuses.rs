@@ -2,8 +2,8 @@
 //! several clusters, it is the worst status of them.
 //!
 //! This module consumes controller events and retains the newest status of each environment. Failed
-//! posts are retried, unless a newer status replaces them. One replica leads an environment on all
-//! of its clusters, and only that one posts. The state of an environment is dropped when this
+//! posts are retried, unless a newer status replaces them. One replica is the leader of an environment on
+//! all of its clusters, and only that one posts. The state of an environment is dropped when this
 //! replica stops leading it, or no branch contains it any more.
 
 mod report;
@@ -27,7 +27,7 @@ pub struct Statuses {
     owned: BTreeSet<EnvironmentKey>,
     /// Repositories whose commit statuses quote errors of clusters.
     quoting: BTreeSet<String>,
-    /// Number of claims that ended so far.
+    /// Number of environments so far that this replica stopped syncing.
     ended_ownerships: u64,
     /// Number of commits received so far.
     sequence: u64,
@@ -43,7 +43,7 @@ struct StatusEntry {
     status: Status,
     /// The previous commit with its final status.
     previous: Option<(String, Status)>,
-    /// Number of claims that had ended before. Other replicas can have posted in between.
+    /// Value of that number at the time of the entry. Other replicas can have posted in between.
     since: u64,
 }
 
@@ -204,13 +204,13 @@ impl Statuses {
 
     fn update(&mut self, key: &EnvironmentKey, now: Environment) {
         if !self.owned.contains(key) {
-            // Loaded before the claim ended.
+            // Loaded before this replica stopped syncing it.
             return;
         }
         if let Some(known) = self.environments.get_mut(key)
             && known.is_same(&now)
         {
-            // Loaded again by a replica that leads it again.
+            // Loaded again by a replica that became the leader again.
             known.loaded_at = now.loaded_at;
             return;
         }

@@ -1,4 +1,4 @@
-//! Supervisor of environments: assigns branches to their tasks, while this replica leads them.
+//! Supervisor of environments: assigns branches to their tasks, while this replica is the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Supervisor<'a> {
     recorded_sources: RecordedSources,
 }
 
-/// An environment that this replica leads.
+/// An environment whose leader is this replica.
 struct LedEnvironment {
     assigned: watch::Sender<Assigned>,
     /// Index of the repository whose intervals apply.
@@ -185,8 +185,8 @@ impl<'a> Supervisor<'a> {
         self.owned = now;
     }
 
-    /// Returns the claims of branches to environments, and the branches of unreached repositories
-    /// that could claim the same ones.
+    /// Returns the branch of each environment, and the branches of unfetched repositories that could
+    /// contain the same ones.
     fn assignments(
         &self,
         states: &[SourceState],
@@ -240,7 +240,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Gives up environments that other replicas lead. Work in progress continues to its next safe
-    /// point, unless another replica could have taken over already.
+    /// point, unless another replica could be the leader already.
     fn release_lost(&mut self, leadership: &Leadership) {
         let lost: Vec<EnvironmentKey> = self
             .environments

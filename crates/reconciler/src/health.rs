@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_mins(1);
 /// Delay between a write and its readiness check. An object that is still changing is written
 /// repeatedly.
 const DEBOUNCE: Duration = Duration::from_secs(10);
-/// Upper bound of the delay. It doubles with each check without news, because some controllers keep
+/// Upper bound of the delay. It doubles with each check without a change, because some controllers keep
 /// writing to the status of ready objects.
 const MAX_DEBOUNCE: Duration = Duration::from_mins(5);
 /// Reason of the condition.
@@ -64,7 +64,7 @@ struct UnreadyObject {
 }
 
 impl Health {
-    /// Takes over the message of a previous controller and schedules a check. Returns whether the
+    /// Restores the message of a previous controller and schedules a check. Returns whether the
     /// message is new.
     pub fn restore(&mut self, degraded: Option<String>) -> bool {
         let is_new = degraded.is_some() && self.unready.is_empty();

@@ -23,6 +23,7 @@ const LONGEST: usize = 1024;
 /// Times are monotonic, since the controller started.
 #[derive(Debug)]
 pub struct NotificationState {
+    /// Last reported outcome.
     last: Option<Digest>,
     /// Last state reported about a revision that is retained while another one waits.
     retained: Option<Digest>,

@@ -1,4 +1,4 @@
-//! Mailbox of watch events for the members of one release.
+//! Buffer of watch events for the members of one release.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -108,7 +108,7 @@ pub(super) struct EventBuffer {
 struct BufferState {
     applied: Option<AppliedState>,
     /// Events received during a reconcile, which are evaluated afterwards. Only the last one per
-    /// object is kept.
+    /// object is retained.
     buffered: Option<BTreeMap<ObjectId, Option<LiveMeta>>>,
     /// Treats every event as a change.
     counts_every_event: bool,

@@ -428,7 +428,7 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     drop(listener);
 }
 
-/// The minimum of a grant applies to every commit of the environment.
+/// The minimum of a source policy applies to every commit of the environment.
 #[test]
 fn a_loaded_environment_has_the_minimum_of_its_source_policy() {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";

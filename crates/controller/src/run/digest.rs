@@ -171,9 +171,9 @@ fn rendering(rendered: &Rendered) -> impl Hash + '_ {
 /// Contributions of other releases to a release.
 #[derive(Hash)]
 struct RelatedInputs {
-    /// The releases that take over its objects.
+    /// The releases that take ownership of its objects.
     successors: Vec<Successor>,
-    /// Whether git no longer contains the release whose objects it takes over.
+    /// Whether git no longer contains the previous release, whose objects it takes ownership of.
     previous_is_given_up: bool,
     /// Its scaled objects, each with the autoscaler.
     scaled: BTreeSet<(ObjectId, ObjectId)>,

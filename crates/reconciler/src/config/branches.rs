@@ -68,7 +68,7 @@ pub type Heads = BTreeMap<String, Option<String>>;
 pub struct EnvironmentKey {
     /// Name of the environment.
     pub environment: String,
-    /// Cluster of the grant. `None` if only the environment file names the cluster.
+    /// Cluster of the source policy. `None` if only the environment file names the cluster.
     pub cluster: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct EnvironmentKey {
 pub struct BranchCandidate {
     /// Index of the repository.
     pub repository: usize,
-    /// Index of the grant within the repository.
+    /// Index of the source policy within the repository.
     pub source_policy: usize,
     /// Name of the branch.
     pub branch: String,
@@ -97,7 +97,7 @@ pub enum BranchAssignment {
 
 impl BranchAssignment {
     /// Assigns a contested environment to the branch that it was synced from before. It stays
-    /// contested unless exactly one claimant is that branch.
+    /// contested unless exactly one candidate is that branch.
     #[must_use]
     pub fn resolve_contest(self, is_recorded: impl Fn(&BranchCandidate) -> bool) -> Self {
         match self {
@@ -115,18 +115,18 @@ impl BranchAssignment {
 
 /// Assigns environments to branches. `source_policies` are those of every repository, each with its cluster.
 ///
-/// A grant that names the environment wins over a pattern. Between equal grants the environment is
+/// A source policy that names the environment wins over a pattern. Between equal ones it is
 /// contested: see [`BranchAssignment::resolve_contest`].
 ///
 /// ```
-/// use pleach_reconciler::config::{Branches, Claim, Heads, claims};
+/// use pleach_reconciler::config::{BranchAssignment, Branches, Heads, assign_branches};
 ///
-/// let grants = vec![vec![(Branches::pattern("env/*").unwrap(), None)]];
+/// let source_policies = vec![vec![(Branches::pattern("env/*").unwrap(), None)]];
 /// let heads = vec![Heads::from([("env/staging".to_owned(), Some("c0ffee".to_owned()))])];
-/// let claims = claims(&grants, &heads);
-/// let (key, claim) = claims.iter().next().unwrap();
+/// let assignments = assign_branches(&source_policies, &heads);
+/// let (key, assignment) = assignments.iter().next().unwrap();
 /// assert_eq!(key.environment, "staging");
-/// assert!(matches!(claim, Claim::Held(claimant) if claimant.branch == "env/staging"));
+/// assert!(matches!(assignment, BranchAssignment::One(one) if one.branch == "env/staging"));
 /// ```
 pub fn assign_branches(
     source_policies: &[Vec<(Branches, Option<String>)>],
@@ -220,7 +220,7 @@ pub fn contenders(
     contenders
 }
 
-/// Returns the grants whose patterns can match the same environment on the same cluster. Each list
+/// Returns the source policies whose patterns can match the same environment on the same cluster. Each list
 /// contains the indexes of repository and grant for one cluster, at least two.
 pub fn overlapping(
     source_policies: &[Vec<(Branches, Option<String>)>],

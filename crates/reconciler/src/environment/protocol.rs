@@ -59,7 +59,7 @@ pub enum Commit {
         /// One line.
         message: String,
     },
-    /// The repository was not reached yet.
+    /// The repository was not fetched yet.
     Unknown,
 }
 
