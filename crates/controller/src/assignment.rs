@@ -20,7 +20,7 @@ pub(super) struct Assigned {
     /// Branch and repository, as text.
     pub(super) origin: String,
     /// The commit, or the reason why there is none.
-    pub(super) what: AssignedCommit,
+    pub(super) commit: AssignedCommit,
     /// Error if the repository is unreachable now.
     pub(super) source: Option<String>,
     /// Sequence number of the latest fetch request that this answers.
@@ -48,7 +48,7 @@ pub(super) enum AssignedCommit {
 impl Assigned {
     /// Returns the facts that decide about an environment.
     pub(super) fn facts(&self, environment: &str) -> AssignmentFacts {
-        let commit = match &self.what {
+        let commit = match &self.commit {
             AssignedCommit::Followed { commit, reader: _ } => Commit::Followed(commit.clone()),
             AssignedCommit::Stalled { reason, message } => Commit::Stalled {
                 reason: (*reason).to_owned(),
@@ -74,7 +74,7 @@ impl Assigned {
 
     /// Returns whether both assign the same content. A recreated mirror does not count as a change.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let what = match (&self.what, &other.what) {
+        let is_same_commit = match (&self.commit, &other.commit) {
             (
                 AssignedCommit::Followed { commit: a, .. },
                 AssignedCommit::Followed { commit: b, .. },
@@ -93,6 +93,6 @@ impl Assigned {
         let is_same_way =
             Arc::ptr_eq(&self.source_policy, &other.source_policy) && self.origin == other.origin;
         let is_as_new = self.answered == other.answered && self.is_removed == other.is_removed;
-        what && is_same_way && is_as_new && self.source == other.source
+        is_same_commit && is_same_way && is_as_new && self.source == other.source
     }
 }

@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn intervals_have_ten_percent_jitter() {
         for _ in 0..1000 {
-            let pause = interval(Duration::from_secs(100)).as_secs_f64();
-            assert!((90.0..=110.0).contains(&pause), "{pause}");
+            let delay = interval(Duration::from_secs(100)).as_secs_f64();
+            assert!((90.0..=110.0).contains(&delay), "{delay}");
         }
     }
 

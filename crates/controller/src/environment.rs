@@ -290,7 +290,7 @@ impl EnvironmentTask {
 
     /// Gives the present state to the uninstall task.
     fn uninstall(&mut self, first: &Desired, is_changed: bool) {
-        let AssignedCommit::Followed { commit, reader } = &self.executor.current.what else {
+        let AssignedCommit::Followed { commit, reader } = &self.executor.current.commit else {
             return;
         };
         let Some(target) = self.target(first) else {

@@ -181,11 +181,11 @@ impl PullRequests {
                         });
                 }
             }
-            let pause = match failures {
+            let delay = match failures {
                 0 => backoff::interval(POLL),
                 failures => backoff::after(failures),
             };
-            if !self.wait(Instant::now() + pause, failures == 0).await {
+            if !self.wait(Instant::now() + delay, failures == 0).await {
                 break;
             }
         }
@@ -316,8 +316,8 @@ impl PullRequests {
             Ok(Some(outcome)) => {
                 if outcome.is_unanswered {
                     open.unanswered += 1;
-                    let pause = backoff::after(open.unanswered.saturating_add(UNANSWERED_FAILURES));
-                    open.retry_at = Some(Instant::now() + pause);
+                    let delay = backoff::after(open.unanswered.saturating_add(UNANSWERED_FAILURES));
+                    open.retry_at = Some(Instant::now() + delay);
                 }
                 (outcome.previewed, outcome.message)
             }

@@ -89,7 +89,7 @@ impl UninstallTask {
                 Box::pin(self.uninstall_all(present, answered, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
             let sync = &desired.loaded.environment.sync;
-            let pause = if done {
+            let delay = if done {
                 let interval = backoff::interval(sync.interval.try_into().unwrap_or(LIMIT));
                 // Wake up when the windows open, for uninstalls that wait for them.
                 let closed = until_open(&sync.windows, Timestamp::now());
@@ -110,7 +110,7 @@ impl UninstallTask {
                 },
                 () = self.trigger.notified() => {}
                 () = answering => {}
-                () = sleep(pause) => {}
+                () = sleep(delay) => {}
             }
         }
     }

@@ -171,8 +171,8 @@ impl Replica {
                 }
             }
             self.set_leadership(Leadership::Nothing);
-            let pause = backoff::after(failures);
-            let _ended = leave.run_until_cancelled(sleep(pause)).await;
+            let delay = backoff::after(failures);
+            let _ended = leave.run_until_cancelled(sleep(delay)).await;
         }
     }
 

@@ -95,10 +95,10 @@ pub(super) async fn follow(
             }
         }
         changed.notify_one();
-        let asked = Instant::now();
-        let took = asked.saturating_duration_since(started);
+        let fetched_at = Instant::now();
+        let took = fetched_at.saturating_duration_since(started);
         loop {
-            let pause = if failures > 0 {
+            let delay = if failures > 0 {
                 backoff::after(failures)
             } else {
                 backoff::interval(fetch_schedule.shortest().unwrap_or(LONGEST).min(LONGEST))
@@ -106,7 +106,7 @@ pub(super) async fn follow(
             tokio::select! {
                 () = fetch_trigger.wait_until_due((started, took)) => break,
                 () = fetch_schedule.requested() => break,
-                () = sleep_until(asked + pause) => break,
+                () = sleep_until(fetched_at + delay) => break,
                 // A newly loaded environment can have a shorter interval.
                 () = fetch_schedule.changed() => {}
                 () = shared.stop.cancelled() => return,

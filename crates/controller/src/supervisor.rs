@@ -133,7 +133,7 @@ impl<'a> Supervisor<'a> {
                 remote: repository.remote.clone(),
                 source_policy: Arc::clone(&repository.source_policies[candidate.source_policy]),
                 origin,
-                what: assignment,
+                commit: assignment,
                 source: state.error.as_ref().or(behind).cloned(),
                 answered: state.answered,
                 is_removed: false,
@@ -150,7 +150,7 @@ impl<'a> Supervisor<'a> {
         {
             if !assignments.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
-                assigned.what = missing(&format!("of environment {}", key.environment));
+                assigned.commit = missing(&format!("of environment {}", key.environment));
                 assigned.is_removed = true;
                 sender.send_if_modified(|known| replace(known, assigned));
             }

@@ -24,8 +24,8 @@ pub fn after(failures: u32, random: f64) -> Duration {
 
 /// Returns the oldest time of shared answers to use after a pause that ends now. Answers cover
 /// everything that was done before the pause.
-pub fn not_before(now: Duration, pause: Duration) -> Duration {
-    now.saturating_sub((pause / 10).min(STALE))
+pub fn not_before(now: Duration, delay: Duration) -> Duration {
+    now.saturating_sub((delay / 10).min(STALE))
 }
 
 #[cfg(test)]
@@ -35,8 +35,8 @@ mod tests {
     #[test]
     fn intervals_have_ten_percent_jitter() {
         for (random, seconds) in [(0.0, 90.0), (0.5, 100.0), (1.0, 110.0)] {
-            let pause = interval(Duration::from_secs(100), random).as_secs_f64();
-            assert!((pause - seconds).abs() < 0.01, "{random}: {pause}");
+            let delay = interval(Duration::from_secs(100), random).as_secs_f64();
+            assert!((delay - seconds).abs() < 0.01, "{random}: {delay}");
         }
         assert!(interval(Duration::ZERO, 0.0) >= SHORTEST.mul_f64(0.9));
     }
@@ -44,18 +44,18 @@ mod tests {
     #[test]
     fn shared_answers_are_newer_than_work_before_a_delay() {
         let now = Duration::from_hours(1);
-        for (pause, age) in [(2, 200), (100, 10_000), (3600, 30_000)] {
-            let since = not_before(now, Duration::from_secs(pause));
+        for (delay, age) in [(2, 200), (100, 10_000), (3600, 30_000)] {
+            let since = not_before(now, Duration::from_secs(delay));
             let age = Duration::from_millis(age);
-            assert_eq!(now.saturating_sub(since), age, "{pause}");
+            assert_eq!(now.saturating_sub(since), age, "{delay}");
         }
     }
 
     #[test]
     fn the_backoff_doubles_with_each_failure() {
         for (failures, seconds) in [(1, 2.0), (2, 4.0), (5, 32.0), (9, 300.0), (u32::MAX, 300.0)] {
-            let pause = after(failures, 0.5).as_secs_f64();
-            assert!((pause - seconds).abs() < 0.01, "{failures}: {pause}");
+            let delay = after(failures, 0.5).as_secs_f64();
+            assert!((delay - seconds).abs() < 0.01, "{failures}: {delay}");
         }
     }
 }

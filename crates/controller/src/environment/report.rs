@@ -91,8 +91,8 @@ impl Executor {
             .map(|one| (one.version.as_str(), one.revision.as_str()))
             .unwrap_or_default();
         let revision = revision.as_deref().unwrap_or(recorded);
-        if let Some(news) = notice.state_change(name, (version, revision), Timestamp::now()) {
-            let event = ControllerEvent::StateChanged(news);
+        if let Some(change) = notice.state_change(name, (version, revision), Timestamp::now()) {
+            let event = ControllerEvent::StateChanged(change);
             self.shared.events.report(event);
         }
         let Some(connected) = &self.connected else {

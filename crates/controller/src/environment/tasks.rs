@@ -158,7 +158,7 @@ impl Executor {
         inputs: Option<TaskId>,
     ) -> Result<Box<Loaded>, Load> {
         let load_failed = |message: String| Load::Failed(Stall::new("Unread", message));
-        let AssignedCommit::Followed { reader, .. } = &self.current.what else {
+        let AssignedCommit::Followed { reader, .. } = &self.current.commit else {
             return Err(load_failed("no commit is assigned".to_owned()));
         };
         let at = EnvironmentAt {

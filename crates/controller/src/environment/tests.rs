@@ -80,7 +80,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         remote: remote.clone(),
         source_policy: Arc::new(source_policy),
         origin: "env/web of fleet".to_owned(),
-        what: AssignedCommit::Followed {
+        commit: AssignedCommit::Followed {
             commit: commit.to_owned(),
             reader: fetched.reader.clone(),
         },
@@ -154,11 +154,11 @@ impl Bench {
                 self.task.follow(id, wait).await
             }
         };
-        self.rest(commands).await
+        self.finish_round(commands).await
     }
 
     /// Executes commands and loads until the end of the round.
-    async fn rest(&mut self, mut commands: Vec<Command>) -> Option<Stall> {
+    async fn finish_round(&mut self, mut commands: Vec<Command>) -> Option<Stall> {
         let mut stall = None;
         let unreachable = || "no route".to_owned();
         loop {
@@ -261,7 +261,7 @@ async fn a_commit_beyond_the_limits_is_stalled_and_retried_later() {
     }
     for (minutes, tried) in [(29, 1), (30, 2)] {
         let commands = bench.pass(Duration::from_mins(minutes));
-        bench.rest(commands).await;
+        bench.finish_round(commands).await;
         assert_eq!(tries(), tried);
     }
 }
@@ -353,10 +353,10 @@ async fn a_commit_that_is_not_available_is_loaded_again() {
 #[tokio::test]
 async fn an_environment_that_left_git_has_no_task() {
     let (_folder, remote, fetched) = fetched();
-    let mut over = assigned(&remote, &fetched, &fetched.heads["env/web"]);
-    over.what = AssignedCommit::Unknown;
-    over.is_removed = true;
-    let (sender, receiver) = watch::channel(over);
+    let mut removed = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    removed.commit = AssignedCommit::Unknown;
+    removed.is_removed = true;
+    let (sender, receiver) = watch::channel(removed);
     let environment = EnvironmentTask::new(key(), receiver, FetchSchedule::default(), shared());
     let local = tokio::task::LocalSet::new();
     let running = Box::pin(local.run_until(environment.run()));
@@ -390,12 +390,12 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     shared.fetching.fetcher = Fetcher::by(program);
     let recollect = |remote: &Remote, limit| {
         let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
-        let (lookups, asked) = mpsc::unbounded_channel();
+        let (lookups, received) = mpsc::unbounded_channel();
         let attempt = Attempt::of(&shared.crashes, &remote.url, &key());
         let lookup = HistoryLookup {
             environment: "web".to_owned(),
             assigned,
-            requests: asked,
+            requests: received,
             shared: shared.clone(),
             attempt,
             limit,

@@ -110,10 +110,10 @@ impl Executor {
         let (release, _) = target.release();
         let name = &release.name;
         let version = target.loaded.version(release);
-        if let Some(news) =
+        if let Some(change) =
             notice.state_change(name, (version.as_str(), revision), Timestamp::now())
         {
-            let event = ControllerEvent::StateChanged(news);
+            let event = ControllerEvent::StateChanged(change);
             self.shared.events.report(event);
         }
         if !is_ours {

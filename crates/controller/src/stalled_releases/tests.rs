@@ -206,9 +206,9 @@ fn a_stalled_release_did_not_leave_git() {
         (name, loaded.environment.store.clone(), record)
     };
     let all = ["a", "b", "c"].map(installed).to_vec();
-    let leaving: Vec<String> = candidates(&loaded, true, all)
+    let removed: Vec<String> = candidates(&loaded, true, all)
         .into_iter()
         .map(|(name, ..)| name.release)
         .collect();
-    assert_eq!(leaving, ["c"]);
+    assert_eq!(removed, ["c"]);
 }

@@ -108,7 +108,7 @@ struct PostedStatus {
     /// Desired status at the last post.
     desired: Status,
     /// Status on the forge.
-    there: Status,
+    present: Status,
     since: u64,
 }
 
@@ -124,8 +124,8 @@ impl PostedStatuses {
             }) {
                 continue;
             }
-            let there = match report(forge, known, entry).await {
-                Ok(there) => there,
+            let present = match report(forge, known, entry).await {
+                Ok(present) => present,
                 Err(error) => {
                     tracing::warn!(
                         commit = %entry.commit,
@@ -144,7 +144,7 @@ impl PostedStatuses {
             let known = PostedStatus {
                 commit: entry.commit.clone(),
                 desired: entry.status.clone(),
-                there,
+                present,
                 since: entry.since,
             };
             self.0.insert(context.clone(), known);
@@ -162,13 +162,13 @@ async fn report(
     let context = &entry.status.context;
     match known {
         Some(known) if known.commit == entry.commit => {
-            if is_same(&known.there, &entry.status) {
-                return Ok(known.there.clone());
+            if is_same(&known.present, &entry.status) {
+                return Ok(known.present.clone());
             }
         }
         previous => {
             if let Some(previous) =
-                previous.filter(|previous| previous.there.state == State::Pending)
+                previous.filter(|previous| previous.present.state == State::Pending)
             {
                 let end = match &entry.previous {
                     Some((commit, end)) if *commit == previous.commit => end.clone(),
@@ -177,10 +177,10 @@ async fn report(
                 forge.set_status(&previous.commit, &end).await?;
             }
             // A post before a restart can already be there or be further ahead.
-            if let Some(there) = forge.status(&entry.commit, context).await?
-                && (entry.status.state == State::Pending || is_same(&there, &entry.status))
+            if let Some(present) = forge.status(&entry.commit, context).await?
+                && (entry.status.state == State::Pending || is_same(&present, &entry.status))
             {
-                return Ok(there);
+                return Ok(present);
             }
         }
     }

@@ -321,7 +321,7 @@ async fn a_branch_without_a_fetched_commit_is_not_missing() {
         assert_eq!(led(&mut events), expected(&[("web", true)]));
         let web = supervisor.environments.values().next().unwrap();
         let assigned = web.assigned.borrow();
-        assert!(matches!(assigned.what, AssignedCommit::Unknown));
+        assert!(matches!(assigned.commit, AssignedCommit::Unknown));
         assert_eq!(assigned.source.as_deref(), Some("it is larger than 1 MiB"));
     };
     LocalSet::new().run_until(playing).await;

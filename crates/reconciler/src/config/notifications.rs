@@ -70,11 +70,11 @@ impl StateChange {
 
 impl Notification {
     /// Returns the request body. `None` if the webhook is not called for this cause.
-    pub fn body(&self, news: &StateChange) -> Option<Result<String, Box<Finding>>> {
-        if !self.on.contains(&news.cause) {
+    pub fn body(&self, change: &StateChange) -> Option<Result<String, Box<Finding>>> {
+        if !self.on.contains(&change.cause) {
             return None;
         }
-        let context = news.context();
+        let context = change.context();
         Some(match &self.template {
             None => Ok(context.to_string()),
             Some(template) => message("template", template, &context),

@@ -36,7 +36,7 @@ struct World {
     running: BTreeMap<String, Desired>,
     has_uninstalls: bool,
     /// Number of tasks that were asked to end.
-    leaving: usize,
+    ending: usize,
     is_ended: bool,
 }
 
@@ -60,7 +60,7 @@ impl World {
             is_stalled: false,
             running: BTreeMap::new(),
             has_uninstalls: false,
-            leaving: 0,
+            ending: 0,
             is_ended: false,
         };
         world.take(commands);
@@ -120,7 +120,7 @@ impl World {
                     let mut releases = self.environment.state.iter().flat_map(|one| &one.releases);
                     let is_there = releases.any(|one| one.name == name);
                     assert!(!is_last || !is_there, "git contains {name}");
-                    self.leaving += usize::from(self.running.remove(&name).is_some());
+                    self.ending += usize::from(self.running.remove(&name).is_some());
                 }
                 Command::Uninstall { first, .. } => {
                     assert!(
@@ -134,7 +134,7 @@ impl World {
                 Command::StopSync => {
                     let is_synced = self.environment.state.is_some();
                     assert!(!is_last || !is_synced, "it can be synced");
-                    self.leaving += std::mem::take(&mut self.running).len();
+                    self.ending += std::mem::take(&mut self.running).len();
                     self.stop_uninstalls();
                 }
                 Command::TriggerRelease(name) | Command::TriggerDependent(name) => {
@@ -166,7 +166,7 @@ impl World {
     }
 
     fn stop_uninstalls(&mut self) {
-        self.leaving += usize::from(std::mem::take(&mut self.has_uninstalls));
+        self.ending += usize::from(std::mem::take(&mut self.has_uninstalls));
     }
 
     fn start_task(&mut self, id: TaskId, task: Task) {
@@ -224,8 +224,8 @@ impl World {
                 self.on(Event::Reconciled(name));
             }
             19 => {
-                if self.leaving > 0 {
-                    self.leaving -= 1;
+                if self.ending > 0 {
+                    self.ending -= 1;
                     self.on(Event::TaskEnded);
                 }
             }
@@ -453,8 +453,8 @@ impl World {
             if self.is_ended {
                 break;
             }
-            while self.leaving > 0 && self.current == self.newest {
-                self.leaving -= 1;
+            while self.ending > 0 && self.current == self.newest {
+                self.ending -= 1;
                 self.on(Event::TaskEnded);
             }
             let Some((id, task)) = self.task.clone() else {
