@@ -335,3 +335,13 @@ fn a_bare_repository_has_revisions() {
         "x"
     );
 }
+
+#[test]
+fn the_subject_of_a_commit_is_found_by_its_id() {
+    let (repo, commit) = Repo::with_commit(&[("a", "")]);
+    let source = Source::open(repo.path()).unwrap();
+    for id in [commit.as_str(), &commit[..7]] {
+        assert_eq!(source.subject(id).as_deref(), Some("x"), "{id}");
+    }
+    assert_eq!(source.subject("none"), None);
+}

@@ -50,6 +50,20 @@ async fn the_first_request_brings_the_version() {
 }
 
 #[tokio::test]
+async fn the_context_is_the_named_or_the_current_one() {
+    let server = Scripted::start(|_| version()).await;
+    let current = server.connection();
+    let named = Connection {
+        context: Some("other".to_owned()),
+        ..server.connection()
+    };
+    for (connection, expected) in [(current, "test"), (named, "other")] {
+        let cluster = Cluster::connect(&connection).await.unwrap();
+        assert_eq!(cluster.context(), Some(expected));
+    }
+}
+
+#[tokio::test]
 async fn every_request_says_for_which_release_it_is() {
     let server = Scripted::start(|_| version()).await;
     let cluster = Cluster::connect(&server.connection()).await.unwrap();
