@@ -155,14 +155,21 @@ fn some_of(text: &mut String, what: &str, lines: impl ExactSizeIterator<Item = S
 
 fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     for (object, failure) in result.failures(plan) {
+        let message = plain(&failure.message);
+        let (condition, pod) = match message.split_once("; pod ") {
+            Some((condition, pod)) => (condition, Some(pod)),
+            None => (message.as_str(), None),
+        };
         let _ = writeln!(
             text,
-            "{}failed{:#} {}: {}",
+            "{}failed{:#} {}: {condition}",
             style::ERROR,
             style::ERROR,
             plain(&object.to_string()),
-            plain(&failure.message)
         );
+        if let Some(pod) = pod {
+            let _ = writeln!(text, "  pod {pod}");
+        }
         if let Some(hint) = &failure.hint {
             let _ = writeln!(
                 text,

@@ -47,6 +47,10 @@ impl Reason {
         };
         // The names of pod and container are in the report of a failure.
         let cause = trouble.split_once(": ").map_or(trouble, |(_, cause)| cause);
+        let cause = match cause.split_once(": ") {
+            Some((container, cause)) if container.starts_with("container ") => cause,
+            _ => cause,
+        };
         Self {
             text: one_line(&format!("{cause}; {condition}")),
             is_failing: true,
@@ -149,7 +153,7 @@ mod tests {
             wait(&checkout, "2 of 3 replicas ready", 11),
             wait(
                 &frontend,
-                "0 of 2 replicas ready; pod frontend-84f4f (and 1 more pod), container web: ImagePullBackOff: shop/frontend:1.O: not found",
+                "0 of 2 replicas ready; pod frontend-84f4f: container web: ImagePullBackOff: shop/frontend:1.O: not found",
                 9,
             ),
         ];
