@@ -28,6 +28,7 @@ mod pull_requests;
 mod push;
 mod records;
 mod render;
+mod screens;
 mod signatures;
 mod ssh;
 #[cfg(feature = "otlp")]
