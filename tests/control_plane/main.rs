@@ -70,6 +70,7 @@ mod policy;
 mod previews;
 mod prune;
 mod readiness;
+mod readme;
 mod reads;
 mod recover;
 mod recreate;

@@ -89,7 +89,7 @@ impl Shop {
         shop.write(
             "environments/dev.yaml",
             "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n\
-             - {name: shop, bundle: shop, failFast: 4s, timeout: 1m}\n",
+             - {name: shop, bundle: shop, failFast: 8s, timeout: 1m}\n",
         );
         shop.write(
             "manifests/shop/bundle.yaml",
