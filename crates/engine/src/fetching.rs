@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Stdio};
+use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::runtime::Handle;
@@ -21,6 +22,8 @@ use pleach_git::fetch::{Carrier, Failure, Fetch, FetchError, Received};
 
 /// Divisor of the connection time-out: the process gets that share extra to end by itself.
 const GRACE: u32 = 10;
+/// Minimum of that share. Starting two processes takes time on a busy machine.
+const LEAST_GRACE: Duration = Duration::from_secs(5);
 /// Limit on the output of the process, in bytes. It fits the branches of a large repository.
 const LONGEST_OUTPUT: u64 = 16 << 20;
 
@@ -119,7 +122,7 @@ impl Fetcher {
 /// Executes a fetch request in a child process. If this future is dropped, the child is killed.
 async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
     let failed = |error: String| FetchError::passing(format!("the fetch failed: {error}"));
-    let time = order.time() + order.time() / GRACE;
+    let time = order.time() + (order.time() / GRACE).max(LEAST_GRACE);
     let order = serde_json::to_vec(order).map_err(|error| failed(error.to_string()))?;
     // Deleted with its content on drop, also when the process is killed.
     let scratch = pleach_files::temporary_folder();
@@ -162,8 +165,6 @@ async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-
-    use std::time::Duration;
 
     use super::*;
     use pleach_testkit::program::script;
