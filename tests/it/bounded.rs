@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio, id};
 use std::ptr::null;
 
-use pleach_files::sandbox::{Work, confine, restricts_files};
+use pleach_files::sandbox::{Work, confine, confine_thread, restricts_files};
 use pleach_git::fetch::{Fetch, FetchError, Received};
 use pleach_git::mirror::Mirror;
 use pleach_git::remote::{Auth, Remote};
@@ -267,8 +267,8 @@ fn unpacked_by(script: &str, url: &str) -> String {
 /// Returns a script that prints a frame of the protocol.
 fn print(kind: u8, length: u32, payload: &str) -> String {
     let bytes = [&[kind][..], &length.to_be_bytes(), payload.as_bytes()].concat();
-    let octal: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
-    format!("printf '{octal}';")
+    let octal: Vec<String> = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    format!("printf '{}';", octal.concat())
 }
 
 #[test]
@@ -504,4 +504,47 @@ fn a_bounded_process_cannot_trace() {
             ("connect", "read memory", REFUSED),
         ]);
     }
+}
+
+#[test]
+fn programs_that_verify_reach_only_their_files() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [own, home, elsewhere] = folders.each_ref().map(TempDir::path);
+    fs::write(own.join("pack"), "own").unwrap();
+    let token = elsewhere.join("token");
+    fs::write(&token, "secret").unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    let address = server.local_addr().unwrap();
+    let (read, write) = (&[own][..], &[home][..]);
+    let run = |line: String| {
+        let work = Work::Verify { read, write };
+        let run = || Command::new("sh").args(["-c", &line]).output().unwrap();
+        confine_thread(work, run).unwrap().status.success()
+    };
+    let path = |folder: &Path, name: &str| folder.join(name).display().to_string();
+    for (line, expected) in [
+        (format!("cat {}", path(own, "pack")), true),
+        (format!("echo new > {}", path(home, "new")), true),
+        (format!("git ls-remote http://{address}/fleet"), false),
+    ] {
+        assert_eq!(run(line.clone()), expected, "{line}");
+    }
+    assert_eq!(
+        server.accept().unwrap_err().kind(),
+        io::ErrorKind::WouldBlock
+    );
+    if restricts_files() {
+        for line in [
+            format!("cat {}", token.display()),
+            format!("echo new > {}", path(own, "new")),
+            format!("echo new > {}", path(elsewhere, "new")),
+        ] {
+            assert!(!run(line.clone()), "{line}");
+        }
+    }
+    // This thread is as free as before.
+    assert_eq!(fs::read(&token).unwrap(), b"secret");
+    TcpStream::connect(address).unwrap();
+    assert!(Command::new("cat").arg(&token).status().unwrap().success());
 }

@@ -4,11 +4,13 @@
 //! A vulnerability in a parser could execute arbitrary code. Such code then reaches one folder, but
 //! no credentials, no unneeded network and no memory of the controller.
 
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread::scope;
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
-    RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+    RulesetCreatedAttr as _, RulesetError, Scope, path_beneath_rules,
 };
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -27,7 +29,8 @@ const PROGRAMS: [&str; 7] = [
     "/lib64",
     "/nix/store",
 ];
-/// Files that a client needs to find and verify a server, and that ssh needs to find its user.
+/// Files that programs need to find their libraries and their user, and a client to find and verify
+/// a server.
 const CLIENTS: [&str; 16] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
@@ -72,16 +75,47 @@ pub enum Work<'a> {
         /// Folders to write.
         write: &'a [&'a Path],
     },
+    /// Runs programs that verify a file. They open no connections.
+    Verify {
+        /// Files and folders to read.
+        read: &'a [&'a Path],
+        /// Folders to write.
+        write: &'a [&'a Path],
+    },
     /// Connects to clusters. Their credentials can be anywhere, so files are not restricted.
     Cluster,
 }
 
+/// What a work needs besides files.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    /// Sockets.
+    connections: bool,
+    /// Child processes, and the files of their libraries.
+    programs: bool,
+}
+
 impl Work<'_> {
-    /// Returns whether the work needs sockets and child processes.
-    fn asks_servers(self) -> bool {
+    fn needs(self) -> Needs {
+        let (connections, programs) = match self {
+            Self::Render { .. } | Self::Unpack { .. } => (false, false),
+            Self::Verify { .. } => (false, true),
+            Self::Connect { .. } | Self::Cluster => (true, true),
+        };
+        Needs {
+            connections,
+            programs,
+        }
+    }
+
+    /// Restricts the files of this thread, and of the threads and processes that it starts.
+    fn restrict_files(self) -> Result<(), RulesetError> {
         match self {
-            Self::Render { .. } | Self::Unpack { .. } => false,
-            Self::Connect { .. } | Self::Cluster => true,
+            Self::Render { folder } => restrict_files(&[folder], &[], self.needs()),
+            Self::Unpack { read, write }
+            | Self::Connect { read, write }
+            | Self::Verify { read, write } => restrict_files(read, write, self.needs()),
+            Self::Cluster => Ok(()),
         }
     }
 }
@@ -105,21 +139,27 @@ pub enum SandboxError {
 /// A kernel without Landlock does not restrict files; see [`restricts_files`].
 pub fn confine(work: Work<'_>) -> Result<(), SandboxError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SandboxError::Memory)?;
-    match work {
-        Work::Render { folder } => {
-            restrict_files(&[folder], &[], false)?;
-        }
-        Work::Unpack { read, write } => {
-            restrict_files(read, write, false)?;
-        }
-        Work::Connect { read, write } => {
-            restrict_files(read, write, true)?;
-        }
-        Work::Cluster => {}
-    }
+    work.restrict_files()?;
     // This also sets `no_new_privs`, which prevents privilege escalation.
-    calls::restrict(work.asks_servers())?;
+    calls::restrict(work.needs())?;
     Ok(())
+}
+
+/// Runs a function in a thread that is restricted, with the programs that it starts. Other threads
+/// are not. The function should only run programs, because it shares the memory of the process.
+pub fn confine_thread<T: Send>(
+    work: Work<'_>,
+    run: impl FnOnce() -> T + Send,
+) -> Result<T, SandboxError> {
+    let confined = || {
+        work.restrict_files()?;
+        calls::restrict_thread(work.needs())?;
+        Ok(run())
+    };
+    scope(|scope| {
+        let thread = scope.spawn(confined);
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// Returns whether the kernel can restrict the files of a process.
@@ -131,25 +171,21 @@ pub fn restricts_files() -> bool {
 }
 
 /// Denies all files except these, signals to outside processes, and TCP unless the work needs it.
-fn restrict_files(
-    read: &[&Path],
-    write: &[&Path],
-    is_client: bool,
-) -> Result<RulesetStatus, RulesetError> {
+fn restrict_files(read: &[&Path], write: &[&Path], needs: Needs) -> Result<(), RulesetError> {
     let all = AccessFs::from_all(VERSION);
     let execute = AccessFs::from_read(VERSION);
     let reading = execute & !AccessFs::Execute;
     let writing = all & !AccessFs::Execute;
-    let (programs, clients): (&[&str], &[&str]) = if is_client {
+    let (programs, clients): (&[&str], &[&str]) = if needs.programs {
         (&PROGRAMS, &CLIENTS)
     } else {
         (&[], &[])
     };
     let mut tcp = AccessNet::from_all(VERSION);
-    if is_client {
+    if needs.connections {
         tcp.remove(AccessNet::ConnectTcp);
     }
-    let status = Ruleset::default()
+    Ruleset::default()
         .handle_access(all)?
         .handle_access(tcp)?
         .scope(Scope::from_all(VERSION))?
@@ -164,5 +200,5 @@ fn restrict_files(
         .add_rules(path_beneath_rules(read, reading))?
         .add_rules(path_beneath_rules(write, writing))?
         .restrict_self()?;
-    Ok(status.ruleset)
+    Ok(())
 }

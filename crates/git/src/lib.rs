@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use git2::{ErrorCode, Repository, StatusOptions, StatusShow};
 use pleach_model::tree::TreeError;
 
+use pleach_files::sandbox::SandboxError;
 use pleach_files::{FileError, WorkingTree};
 
 pub use tree::GitTree;
@@ -176,6 +177,9 @@ pub enum GitError {
         #[source]
         source: std::io::Error,
     },
+    /// The programs that verify a signature could not be restricted.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// git did not finish in time.
     #[error("git did not {what} within {after:?}")]
     TimedOut {

@@ -1,7 +1,8 @@
 //! Verification of commit signatures with a fixed set of keys.
 //!
 //! All trusted keys are in one file: lines of an ssh allowed signers file, `OpenPGP` key blocks, or
-//! both. git and its helper programs verify the signature, in a home folder with only these keys.
+//! both. git and its helper programs verify the signature, in a home folder with only these keys,
+//! without network and other files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use git2::{ErrorCode, Oid, Repository};
 
 use super::program::{Ended, one_line, program, run};
 use super::{GitError, with_causes};
+use pleach_files::sandbox::{self, Work};
 use pleach_files::{FileContent, FileError};
 
 const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
@@ -147,27 +149,45 @@ fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Dis
         pleach_files::write_new(&home.path().join(name), &FileContent::private(text))
     };
     write(SIGNERS, signers)?;
-    let is_openpgp = signature.starts_with("-----BEGIN PGP");
-    if is_openpgp && !keyring.is_empty() {
+    let is_openpgp = signature.starts_with("-----BEGIN PGP") && !keyring.is_empty();
+    if is_openpgp {
         write(KEYRING, keyring)?;
-        let mut gpg = program("gpg", home.path());
+    }
+    // The programs parse a signature of a stranger.
+    let work = Work::Verify {
+        read: &[repository],
+        write: &[home.path()],
+    };
+    let run = || run_programs((repository, commit), home.path(), is_openpgp);
+    let ended = sandbox::confine_thread(work, run)??;
+    Ok(judgement(&ended))
+}
+
+/// Runs the programs that verify a commit, in a home folder with the trusted keys.
+fn run_programs(
+    (repository, commit): (&Path, &str),
+    home: &Path,
+    is_openpgp: bool,
+) -> Result<Ended, GitError> {
+    if is_openpgp {
+        let mut gpg = program("gpg", home);
         gpg.args(["--batch", "--no-tty", "--no-autostart", "--homedir", "."])
             .args(["--import", KEYRING]);
         // Use all keys that can be imported.
         run(&mut gpg, "gpg", "import the keys")?;
     }
-    let mut git = program("git", home.path());
+    let mut git = program("git", home);
     git.env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_DIR", repository)
-        .env("GNUPGHOME", home.path())
+        .env("GNUPGHOME", home)
+        .env("TMPDIR", home)
         .args(["-c", &format!("gpg.ssh.allowedSignersFile={SIGNERS}")])
         .args(["-c", "gpg.program=gpg", "-c", "gpg.ssh.program=ssh-keygen"])
         // X.509 certificates would be verified with the trust store of the machine.
         .args(["-c", "gpg.x509.program=false"])
         .args(["verify-commit", "--raw", commit]);
-    let ended = run(&mut git, "git", "verify a commit")?;
-    Ok(judgement(&ended))
+    run(&mut git, "git", "verify a commit")
 }
 
 /// Splits the text into the lines of an allowed signers file and the `OpenPGP` key blocks.

@@ -7,8 +7,11 @@ use libc::{EPERM, c_long};
 use rustix::process::getpid;
 use seccompiler::{
     BackendError, BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp,
-    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter,
+    apply_filter_all_threads,
 };
+
+use super::Needs;
 
 /// Calls that no work needs. They access other processes or parts of the kernel with frequent
 /// vulnerabilities. `io_uring` also bypasses filters.
@@ -51,11 +54,9 @@ const NEVER: [c_long; 37] = [
     libc::SYS_finit_module,
     libc::SYS_kexec_load,
 ];
-/// Calls to connect to servers, to start and end programs, or to leave the process group that is
-/// killed at a deadline.
-const CLIENTS: [c_long; 19] = [
+/// Calls to connect to servers.
+const SOCKETS: [c_long; 9] = [
     libc::SYS_socket,
-    libc::SYS_socketpair,
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -64,6 +65,11 @@ const CLIENTS: [c_long; 19] = [
     libc::SYS_sendto,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
+];
+/// Calls to start and end programs, or to leave the process group that is killed at a deadline. The
+/// standard library reports a failed start over a pair of sockets, which connects to nothing else.
+const PROGRAMS: [c_long; 10] = [
+    libc::SYS_socketpair,
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_kill,
@@ -80,19 +86,27 @@ const X32: c_long = 0x4000_0000;
 const ONLY_X32: std::ops::RangeInclusive<c_long> = X32 + 512..=X32 + 547;
 
 /// Makes the calls fail with `EPERM` in this process and its children.
-pub(super) fn restrict(is_client: bool) -> Result<(), Error> {
-    apply_filter_all_threads(&program(is_client)?)
+pub(super) fn restrict(needs: Needs) -> Result<(), Error> {
+    apply_filter_all_threads(&program(needs)?)
 }
 
-fn program(is_client: bool) -> Result<BpfProgram, BackendError> {
+/// Makes the calls fail with `EPERM` in this thread and in the programs that it starts.
+pub(super) fn restrict_thread(needs: Needs) -> Result<(), Error> {
+    apply_filter(&program(needs)?)
+}
+
+fn program(needs: Needs) -> Result<BpfProgram, BackendError> {
     let mut refused: BTreeMap<c_long, Vec<SeccompRule>> = BTreeMap::new();
     // Refuse these calls with any arguments.
     refused.extend(NEVER.map(|call| (call, Vec::new())));
     // Allow limits of this process only.
     let of_others = unless(0)?;
     refused.insert(libc::SYS_prlimit64, vec![of_others]);
-    if !is_client {
-        refused.extend(CLIENTS.map(|call| (call, Vec::new())));
+    if !needs.connections {
+        refused.extend(SOCKETS.map(|call| (call, Vec::new())));
+    }
+    if !needs.programs {
+        refused.extend(PROGRAMS.map(|call| (call, Vec::new())));
         // An aborting process sends the signal to itself.
         let id = getpid().as_raw_nonzero().get();
         let to_others = unless(u64::from(id.unsigned_abs()))?;
