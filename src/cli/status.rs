@@ -293,7 +293,10 @@ impl View {
                     at: Timestamp::now(),
                     releases: releases.collect(),
                     lists_all: self.args.all,
-                    cluster: cluster.context().unwrap_or(cluster.server()).to_owned(),
+                    cluster: cluster
+                        .context()
+                        .unwrap_or_else(|| cluster.server())
+                        .to_owned(),
                     subjects: self.subjects(&seen.releases),
                 });
             }

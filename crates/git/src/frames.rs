@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(calls, ["List", "receive", "Negotiate", "want"]);
         let expected = [
             frame(Kind::Done, b""),
-            frame(Kind::Done, &[7; PART]),
+            frame(Kind::Done, &vec![7; PART]),
             frame(Kind::Done, &[7]),
             frame(Kind::Done, b""),
             frame(Kind::Failed, b"no route"),
@@ -405,7 +405,7 @@ mod tests {
     fn requests_that_a_fetch_does_not_have_are_refused() {
         let many = "too many requests to the server";
         let list = frame(Kind::List, b"");
-        let send = frame(Kind::Send, &[b'x'; PART]);
+        let send = frame(Kind::Send, &vec![b'x'; PART]);
         for (name, frames, expected) in [
             (
                 "an order",

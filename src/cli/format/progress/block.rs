@@ -78,7 +78,7 @@ pub(super) fn block(ready: &[String], waits: &[Waiting<'_>], width: usize) -> St
     let longest = longest.unwrap_or_default();
     waits.sort_by_key(|(reason, wait)| {
         // Waits that started together keep the order of the plan.
-        let later = (longest - wait.since).as_secs() / TOGETHER;
+        let later = longest.saturating_sub(wait.since).as_secs() / TOGETHER;
         (std::cmp::Reverse(reason.is_failing), later)
     });
     let more = waits.len().saturating_sub(SHOWN);
