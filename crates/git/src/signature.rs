@@ -19,6 +19,8 @@ const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
 /// Names of files in the home folder.
 const SIGNERS: &str = "allowed_signers";
 const KEYRING: &str = "keys.asc";
+/// System-wide settings of gpg, which fails if they exist and are not readable.
+const GPG_SETTINGS: &str = "/etc/gnupg";
 
 /// Signature verifier with its results.
 #[derive(Debug)]
@@ -155,7 +157,7 @@ fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Dis
     }
     // The programs parse a signature of a stranger.
     let work = Work::Verify {
-        read: &[repository],
+        read: &[repository, Path::new(GPG_SETTINGS)],
         write: &[home.path()],
     };
     let run = || run_programs((repository, commit), home.path(), is_openpgp);
