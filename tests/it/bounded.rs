@@ -543,6 +543,12 @@ fn programs_that_verify_reach_only_their_files() {
             assert!(!run(line.clone()), "{line}");
         }
     }
+    // Signal handlers of the process can run in the thread. They write to a pair of sockets.
+    let (mut handler, mut receiver) = UnixStream::pair().unwrap();
+    let work = Work::Verify { read, write };
+    let written = confine_thread(work, || handler.write_all(&[1]));
+    written.unwrap().unwrap();
+    receiver.read_exact(&mut [0]).unwrap();
     // This thread is as free as before.
     assert_eq!(fs::read(&token).unwrap(), b"secret");
     TcpStream::connect(address).unwrap();

@@ -55,21 +55,23 @@ const NEVER: [c_long; 37] = [
     libc::SYS_kexec_load,
 ];
 /// Calls to connect to servers.
-const SOCKETS: [c_long; 9] = [
+const SOCKETS: [c_long; 6] = [
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
+];
+/// Calls to start and end programs, or to leave the process group that is killed at a deadline. Pairs
+/// of sockets belong to them: the standard library reports a failed start over one, and a signal
+/// handler that interrupts the thread which starts a program writes to one. A pair reaches nothing
+/// outside, and other sockets cannot be created without the calls above.
+const PROGRAMS: [c_long; 13] = [
+    libc::SYS_socketpair,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
-];
-/// Calls to start and end programs, or to leave the process group that is killed at a deadline. The
-/// standard library reports a failed start over a pair of sockets, which connects to nothing else.
-const PROGRAMS: [c_long; 10] = [
-    libc::SYS_socketpair,
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_kill,
