@@ -168,6 +168,10 @@ impl User {
             shell.args(["-c", command]);
             shell
         };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "commands need the programs of the machine"
+        )]
         let path = std::env::var("PATH").unwrap();
         shell
             .env_clear()
@@ -235,11 +239,11 @@ fn the_commands_of_the_readme_work_in_their_order() {
     assert!(unused.is_empty(), "README.md has no command {unused:?}");
 }
 
-/// Does what the text of the page says before a command.
+/// Makes the changes that the text of the page describes before a command.
 fn prepare(command: &str, user: &mut User, example: &TestRepo) {
     match command {
         // "This repository is itself an example."
-        "pleach render demo/web --show-values" => user.folder = example.path().to_owned(),
+        "pleach render demo/web --show-values" => example.path().clone_into(&mut user.folder),
         // "git gets another host and session key."
         "kubectl -n web scale deployment web --replicas=5" => {
             let file = "environments/demo.yaml";

@@ -140,20 +140,20 @@ fn a_deleted_object_is_not_ready() {
     let fleet = Fleet::web("live-now", &manifests);
     fleet.applied();
     let (shown, events) = fleet.watched(|fleet| fleet.run(&["status", "live-now"]).ended_with(0));
-    shown.says("live-now/web: 3 objects ready (as of ");
+    shown
+        .says("  ✓ 3 objects ready\nREADY (seen ")
+        .says("  deployed ");
     assert_eq!(events.writes().to_string(), "");
 
     // Both are changed outside of pleach, so the record is outdated.
     fleet.kubectl(&["delete", "deployment", "api", "-n", "live-now"]);
     fleet.edit_by_hand("ann");
     let shown = fleet.run(&["status", "live-now"]).ended_with(0);
-    let shown =
-        shown.says("live-now/web: NOT READY: 2 of 3 objects ready, 1 object drifted (as of ");
+    let shown = shown.says("  ✓ 1 object ready\nNOT READY, 2 objects drifted (seen ");
     for line in [
         "✗ Deployment.apps/live-now/api  missing",
         "~ ConfigMap/live-now/web        changed by ann ",
         ": .data.k",
-        "  False ",
     ] {
         assert!(shown.stdout.contains(line), "{}", shown.stdout);
     }

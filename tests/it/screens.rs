@@ -117,12 +117,12 @@ impl Shop {
         }
         shop.git(&["init", "--quiet", "--initial-branch=main"]);
         shop.commit("Add the shop");
-        shop.api.settle(true);
+        shop.api.ready_at_once(true);
         let id = "795454fa-0000-4000-8000-000000000011";
         let args = ["apply", "dev", "--yes", "--cluster-id", id];
         let applied = shop.run(&args).await;
         assert!(applied.status.success(), "{applied:?}");
-        shop.api.settle(false);
+        shop.api.ready_at_once(false);
         shop
     }
 
@@ -263,15 +263,15 @@ fn assert_picture(name: &str, title: &str, screen: &vt100::Screen, first: char) 
         fs::write(path, drawn).unwrap();
         return;
     }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
+    let stored = fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        kept == drawn,
+        stored == drawn,
         "docs/pictures/{name}.svg is not the screen of the program; INSTA_UPDATE=always writes it"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_apply_asks_shows_its_progress_and_tells_a_failure_once() {
+async fn an_apply_asks_shows_its_progress_and_reports_a_failure_once() {
     let shop = Shop::installed().await;
     shop.change();
     let mut terminal = shop.on_a_terminal(&["apply", "dev"]);

@@ -16,7 +16,7 @@ pub(super) const COLUMNS: u16 = 100;
 /// Size of the terminal, in lines.
 pub(super) const LINES: u16 = 35;
 /// Longest time without the expected screen, after which a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Program on a terminal. Dropping it ends the program.
 pub(super) struct Terminal {
@@ -83,8 +83,8 @@ impl Terminal {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
                 Ok(bytes) => self.parser.process(&bytes),
-                Err(_) => panic!(
-                    "the screen never came:\n{}",
+                Err(error) => panic!(
+                    "the expected screen did not appear ({error}):\n{}",
                     self.parser.screen().contents()
                 ),
             }

@@ -92,7 +92,8 @@ impl Live {
         for why in &status.unread {
             lines.push(format!("  {WARNING}?{WARNING:#} {}", one_line(why)));
         }
-        let ready = status.members.iter().filter(|member| member.is_ready);
+        let ready = status.members.iter();
+        let ready = ready.filter(|member| member.is_ready && member.drift.is_none());
         let ready = ready.count();
         if ready > 0 {
             lines.push(format!("  {ADDED}✓{ADDED:#} {} ready", objects(ready)));

@@ -259,7 +259,7 @@ fn changed_objects_are_shown_with_reason_and_field_manager() {
       ✗ Deployment.apps/shop/api     missing
       ✗ Deployment.apps/shop/search  0 of 3 replicas ready; recreated by kubectl 40s ago
       ? failed to list Gear.example.org: no
-      ✓ 2 objects ready
+      ✓ 1 object ready
     NOT READY, 3 objects drifted (seen just now)
     ");
     live.at = "2026-07-01T10:04:30Z".parse().unwrap();
