@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build words fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build words fmt lint unit test chaos facts test-nodes demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -37,7 +37,7 @@ lint: ## Check format, words and lints
 	tools/banned-words.sh --strict
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy --workspace --all-features --test facts --test upstream -- -D warnings
+	cargo clippy --workspace --all-features --test facts --test nodes --test upstream -- -D warnings
 
 unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins --test it
@@ -62,6 +62,11 @@ chaos: tools-chaos controlplane build ## Disturb pleach wherever it can be (hour
 
 facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new version of Kubernetes
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test facts
+
+# Real nodes use control groups, devices and mounts of the machine, in namespaces of their own.
+test-nodes: tools-test-nodes build ## Test with real nodes: kubelets, containerd and runc; needs root
+	@controlplane/build.sh nodes
+	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test nodes
 
 demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo

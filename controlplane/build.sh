@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Downloads or builds the programs of the throw-away control plane into the
-# user's cache:
+# build.sh [nodes]: downloads or builds the programs of the throw-away control
+# plane into the user's cache, and with `nodes` builds those of real nodes too:
 #
 #   ${XDG_CACHE_HOME:-~/.cache}/pleach/controlplane/VERSION/
 #
@@ -10,9 +10,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# go.mod is the one place that names versions.
+# go.mod and nodes/go.mod are the only places that name versions.
 version_of() { # MODULE
-  awk -v module="$1" '$1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod
+  awk -v module="$1" '$1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod nodes/go.mod
 }
 kubernetes=$(version_of k8s.io/kubernetes)
 [[ $kubernetes =~ ^v1\.([0-9]+)\.[0-9]+$ ]] || {
@@ -79,14 +79,15 @@ if ! is_complete && [[ -z ${CONTROLPLANE_BUILD:-} ]]; then
   esac
 fi
 
+flags="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
+flags+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
+
 if ! is_complete; then
   command -v go >/dev/null || {
     echo "controlplane: the programs cannot be downloaded, and Go is not there to build them" >&2
     exit 1
   }
   echo "building Kubernetes $kubernetes, etcd and kwok into $target; this takes some minutes"
-  flags="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
-  flags+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
   mkdir "$new/bin"
   CGO_ENABLED=0 go build -trimpath -ldflags "$flags" -o "$new/bin/" \
     k8s.io/kubernetes/cmd/kube-apiserver \
@@ -120,3 +121,25 @@ done >"$new/kwok-stages.yaml"
 cat stages/pod-crash.yaml >>"$new/kwok-stages.yaml"
 cmp --silent "$new/kwok-stages.yaml" "$target/kwok-stages.yaml" ||
   mv -- "$new/kwok-stages.yaml" "$target/kwok-stages.yaml"
+
+[[ ${1:-} == nodes ]] || exit 0
+
+if ! has kubelet k8s.io/kubernetes; then
+  echo "building the kubelet into $target; this takes a minute"
+  CGO_ENABLED=0 go build -trimpath -ldflags "$flags" -o "$new/" k8s.io/kubernetes/cmd/kubelet 9>&-
+  mv -- "$new/kubelet" "$target/"
+fi
+
+containerd=github.com/containerd/containerd/v2
+if ! has containerd "$containerd" || ! has containerd-shim-runc-v2 "$containerd"; then
+  echo "building containerd $(version_of "$containerd") into $target; this takes a minute"
+  mkdir "$new/containerd"
+  CGO_ENABLED=0 go build -C nodes -trimpath -ldflags '-s -w' \
+    -tags no_aufs,no_btrfs,no_devmapper,no_zfs -o "$new/containerd/" \
+    "$containerd/cmd/containerd" "$containerd/cmd/containerd-shim-runc-v2" 9>&-
+  mv -- "$new/containerd"/* "$target/"
+fi
+
+# The program of test pods has no version.
+CGO_ENABLED=0 go build -C nodes -trimpath -buildvcs=false -ldflags '-s -w' -o "$new/pod" ./pod 9>&-
+cmp --silent "$new/pod" "$target/pod" || mv -- "$new/pod" "$target/pod"

@@ -10,7 +10,7 @@ cd "${BASH_SOURCE[0]%/*}"
 
 target=${1:-test}
 case $target in
-  build | check | controlplane | dist | demo | sandbox | bench | chaos | facts | schemas | test) ;;
+  build | check | controlplane | dist | demo | sandbox | bench | chaos | facts | schemas | test | test-nodes) ;;
   *)
     echo "check-tools.sh: there is no target $target" >&2
     exit 2
@@ -84,12 +84,26 @@ if [[ $target == dist ]]; then
     others+=("zig: version 0.17.1${zig:+, this is $zig}, from https://ziglang.org (or: pip install ziglang==0.17.1)")
   need readelf binutils
 fi
-case $target in demo | sandbox | bench | chaos | facts | schemas | test)
+case $target in demo | sandbox | bench | chaos | facts | schemas | test | test-nodes)
   need ip iproute2
   need unshare util-linux
   need setpriv util-linux
   ;;
 esac
+if [[ $target == test-nodes ]]; then
+  need runc runc
+  [[ -x /usr/lib/cni/bridge ]] || add containernetworking-plugins
+  # Containers need mounts, devices and control groups of the machine.
+  groups=/sys/fs/cgroup
+  [[ -e $groups/cgroup.controllers ]] || groups=$groups/memory
+  if [[ $(id --user) != 0 ]]; then
+    others+=("root: real nodes cannot run as another user")
+  elif ! mkdir "$groups/pleach-check-$$" 2>/dev/null; then
+    others+=("writable control groups in $groups: real nodes cannot run in a container without them")
+  else
+    rmdir "$groups/pleach-check-$$"
+  fi
+fi
 if [[ $target == test || $target == check ]]; then
   # Repositories over ssh, and signed commits.
   need ssh openssh-client
