@@ -1,8 +1,9 @@
 //! Tests that need their own network, because pods must answer.
 
 use std::io::{Read as _, Seek as _};
+use std::process::{Command, ExitStatus};
 
-use crate::throwaway::isolate;
+use crate::throwaway::{ThrowawayError, isolate};
 use anyhow::bail;
 
 /// Variable set in the process that [`inside`] starts. The host network is never used instead, even
@@ -21,18 +22,38 @@ const MARK: &str = "PLEACH_TEST_NETWORK";
 /// # Ok(()) }
 /// ```
 pub fn inside(test: &str) -> anyhow::Result<bool> {
+    again(
+        test,
+        isolate::command(std::env::current_exe()?),
+        isolate::run,
+    )
+}
+
+/// Runs a test of this binary again in namespaces for real nodes, as [`inside`] does. It needs root.
+pub fn inside_nodes(test: &str) -> anyhow::Result<bool> {
+    again(
+        test,
+        isolate::nodes_command(std::env::current_exe()?),
+        isolate::run_nodes,
+    )
+}
+
+fn again(
+    test: &str,
+    mut command: Command,
+    run: impl FnOnce(Command) -> Result<ExitStatus, ThrowawayError>,
+) -> anyhow::Result<bool> {
     if is_marked() {
         return Ok(true);
     }
     // Show the output only after a failure. libtest does not capture the output of a child.
     let mut output = tempfile::tempfile()?;
-    let mut command = isolate::command(std::env::current_exe()?);
     command
         .args(["--exact", test, "--nocapture"])
         .env(MARK, "1")
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?);
-    let status = isolate::run(command)?;
+    let status = run(command)?;
     let mut printed = String::new();
     output.rewind()?;
     output.read_to_string(&mut printed)?;

@@ -28,10 +28,12 @@ mod error;
 mod folder;
 pub mod isolate;
 mod kubeconfig;
+pub mod nodes;
 mod processes;
 mod ready;
 
 use std::{
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
@@ -59,7 +61,7 @@ pub struct Options {
     pub controllers: bool,
     /// Whether to run the scheduler.
     pub scheduler: bool,
-    /// Number of nodes that kwok simulates. With 0, kwok does not run.
+    /// Number of nodes: real ones with [`Network::Nodes`], otherwise simulated by kwok.
     pub nodes: usize,
     /// Network mode.
     pub network: Network,
@@ -73,6 +75,8 @@ pub enum Network {
     /// Network namespace with local pod addresses, so that a server in it can answer for pods.
     /// Starting fails outside of one, see [`isolate::reexec`].
     Namespace,
+    /// Namespaces for real nodes. Starting fails outside of them, see [`isolate::nodes_command`].
+    Nodes,
 }
 
 /// Component that can crash.
@@ -98,21 +102,29 @@ pub struct ControlPlane {
     ca: Authority,
     ca_pem: String,
     users: AtomicUsize,
-    port_number: u16,
+    listen: SocketAddrV4,
     _port: tokio::net::TcpSocket,
 }
 
 impl ControlPlane {
     /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
-        if options.network == Network::Namespace && !isolate::pods_can_answer() {
+        let is_isolated = match options.network {
+            Network::Host => true,
+            Network::Namespace => isolate::pods_can_answer(),
+            Network::Nodes => isolate::nodes_can_run(),
+        };
+        if !is_isolated {
             return Err(ThrowawayError::NotIsolated);
+        }
+        if options.network == Network::Nodes && options.nodes > nodes::MAXIMUM {
+            return Err(ThrowawayError::TooManyNodes(nodes::MAXIMUM));
         }
         // Find all programs before starting any.
         let programs = Programs::find(&options)?;
         let folder = Folder::create("pleach-throwaway-")?;
-        let (port, port_number) = reserve_port().map_err(ThrowawayError::ReservePort)?;
-        let server_url = format!("https://127.0.0.1:{port_number}");
+        let (port, listen) = reserve_port(options.network).map_err(ThrowawayError::ReservePort)?;
+        let server_url = format!("https://127.0.0.1:{}", listen.port());
         let ca = Authority::new("throwaway-ca")?;
         write_files(&folder, &ca)?;
         let admin = ca.client("throwaway-admin", &["system:masters"])?;
@@ -139,7 +151,7 @@ impl ControlPlane {
         waiter.until("etcd", async || socket.exists()).await?;
         start(
             "kube-apiserver",
-            components::kube_apiserver(&programs.kube_apiserver, path, port_number),
+            components::kube_apiserver(&programs.kube_apiserver, path, listen),
         )?;
         let client = ready::connect(&kubeconfig).await?;
         ready::api_server(&waiter, &client).await?;
@@ -155,8 +167,15 @@ impl ControlPlane {
         if let Some((program, stages)) = &programs.kwok {
             start("kwok", components::kwok(program, path, stages))?;
             ready::create_nodes(&client, options.nodes).await?;
-            ready::nodes(&waiter, &client).await?;
         }
+        if let Some(programs) = &programs.nodes {
+            for number in (0..).take(options.nodes) {
+                for program in nodes::programs(programs, number, path)? {
+                    start(program.name, program.command)?;
+                }
+            }
+        }
+        ready::nodes(&waiter, &client, options.nodes).await?;
         if options.controllers {
             ready::controllers(&waiter, &client).await?;
         }
@@ -172,7 +191,7 @@ impl ControlPlane {
             ca,
             ca_pem,
             users: AtomicUsize::new(0),
-            port_number,
+            listen,
             _port: port,
         })
     }
@@ -209,7 +228,7 @@ impl ControlPlane {
             Component::Etcd => ("etcd", components::etcd(&programs.etcd, path)),
             Component::ApiServer => (
                 "kube-apiserver",
-                components::kube_apiserver(&programs.kube_apiserver, path, self.port_number),
+                components::kube_apiserver(&programs.kube_apiserver, path, self.listen),
             ),
         };
         self.processes.kill(name);
@@ -257,34 +276,45 @@ struct Programs {
     kube_controller_manager: Option<PathBuf>,
     kube_scheduler: Option<PathBuf>,
     kwok: Option<(PathBuf, PathBuf)>,
+    nodes: Option<nodes::Programs>,
 }
 
 impl Programs {
     fn find(options: &Options) -> Result<Self, ThrowawayError> {
         let find = |name| options.binaries.find(name);
         let find_if = |is_needed: bool, name| is_needed.then(|| find(name)).transpose();
+        let has_real_nodes = options.network == Network::Nodes;
+        let has_kwok = options.nodes > 0 && !has_real_nodes;
         Ok(Self {
             etcd: find("etcd")?,
             kube_apiserver: find("kube-apiserver")?,
             kubectl: find("kubectl")?,
             kube_controller_manager: find_if(options.controllers, "kube-controller-manager")?,
             kube_scheduler: find_if(options.scheduler, "kube-scheduler")?,
-            kwok: find_if(options.nodes > 0, "kwok")?
-                .zip(find_if(options.nodes > 0, binaries::KWOK_STAGES)?),
+            kwok: find_if(has_kwok, "kwok")?.zip(find_if(has_kwok, binaries::KWOK_STAGES)?),
+            nodes: has_real_nodes
+                .then(|| nodes::Programs::find(&options.binaries))
+                .transpose()?,
         })
     }
 }
 
-/// Reserves a port on the loopback interface.
+/// Reserves the port of the API server, on the loopback interface.
+///
+/// Pods of real nodes expect the port of the Service `kubernetes`, on every address.
 ///
 /// The socket never listens, so it accepts no connections. It only prevents other processes from
 /// using the port before the API server shares it.
-fn reserve_port() -> std::io::Result<(tokio::net::TcpSocket, u16)> {
+fn reserve_port(network: Network) -> std::io::Result<(tokio::net::TcpSocket, SocketAddrV4)> {
+    let (address, port) = match network {
+        Network::Host | Network::Namespace => (Ipv4Addr::LOCALHOST, 0),
+        Network::Nodes => (Ipv4Addr::UNSPECIFIED, 443),
+    };
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;
-    socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;
+    socket.bind((address, port).into())?;
     let port = socket.local_addr()?.port();
-    Ok((socket, port))
+    Ok((socket, SocketAddrV4::new(address, port)))
 }
 
 fn write_files(folder: &Folder, ca: &Authority) -> Result<(), ThrowawayError> {

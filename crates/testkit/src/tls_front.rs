@@ -10,6 +10,7 @@ use tokio_rustls::TlsAcceptor;
 /// Server that decrypts connections and passes them on. It ends with the process.
 #[derive(Debug)]
 pub struct TlsFront {
+    host: String,
     port: u16,
     certificate: String,
 }
@@ -17,10 +18,19 @@ pub struct TlsFront {
 impl TlsFront {
     /// Passes connections on to a port of loopback.
     pub fn start(to: u16) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Self::listen(Ipv4Addr::LOCALHOST, "localhost".to_owned(), to)
+    }
+
+    /// Passes connections to an address on to a port of loopback.
+    pub fn start_at(address: Ipv4Addr, to: u16) -> anyhow::Result<Self> {
+        Self::listen(address, address.to_string(), to)
+    }
+
+    fn listen(address: Ipv4Addr, host: String, to: u16) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((address, 0))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+        let issued = rcgen::generate_simple_self_signed(vec![host.clone()])?;
         let key = PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ServerConfig::builder_with_provider(provider)
@@ -33,6 +43,7 @@ impl TlsFront {
             .build()?;
         std::thread::spawn(move || runtime.block_on(accept(listener, acceptor, to)));
         Ok(Self {
+            host,
             port,
             certificate: issued.cert.pem(),
         })
@@ -40,7 +51,7 @@ impl TlsFront {
 
     /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
-        format!("https://localhost:{}/{path}", self.port)
+        format!("https://{}:{}/{path}", self.host, self.port)
     }
 
     /// Returns the certificate in PEM. It is its own authority.

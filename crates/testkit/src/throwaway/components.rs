@@ -1,9 +1,9 @@
 //! Command lines of the control plane's programs.
 //!
-//! All of them run in the control plane's folder, without the caller's environment, and listen only
-//! on loopback.
+//! All of them run in the control plane's folder, without the caller's environment. They listen only
+//! on loopback, or in a network of their own.
 
-use std::{path::Path, process::Command};
+use std::{net::SocketAddrV4, path::Path, process::Command};
 
 use super::isolate::{API_ADDRESS, NODE_ADDRESS, POD_RANGE, SERVICE_RANGE};
 
@@ -27,7 +27,7 @@ rules:
 pub(super) const AUDIT_LOG: &str = "audit.log";
 
 /// Creates the command of a program that runs in the folder.
-fn program(path: &Path, folder: &Path) -> Command {
+pub(super) fn program(path: &Path, folder: &Path) -> Command {
     let mut command = Command::new(path);
     command
         .current_dir(folder)
@@ -53,12 +53,12 @@ pub(super) fn etcd(path: &Path, folder: &Path) -> Command {
     command
 }
 
-pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
+pub(super) fn kube_apiserver(path: &Path, folder: &Path, listen: SocketAddrV4) -> Command {
     let mut command = program(path, folder);
     command
         .arg(format!("--etcd-servers={ETCD}"))
-        .arg("--bind-address=127.0.0.1")
-        .arg(format!("--secure-port={port}"))
+        .arg(format!("--bind-address={}", listen.ip()))
+        .arg(format!("--secure-port={}", listen.port()))
         .arg("--permit-port-sharing=true") // we keep the port reserved
         .arg(format!("--advertise-address={API_ADDRESS}"))
         .arg(format!("--service-cluster-ip-range={SERVICE_RANGE}"))
@@ -68,6 +68,7 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
             "--tls-private-key-file=server.key",
         ])
         .args(["--authorization-mode=RBAC", "--allow-privileged=true"])
+        .arg("--kubelet-preferred-address-types=InternalIP") // names of nodes do not resolve
         .args([
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=service-account.pub",

@@ -42,6 +42,18 @@ pub enum ThrowawayError {
         /// Requested number of groups.
         count: usize,
     },
+    /// Real nodes need memory and processors of this machine.
+    #[error("a control plane can have at most {0} real nodes")]
+    TooManyNodes(usize),
+    /// The control groups of a node could not be made.
+    #[error("failed to make the control group {}", path.display())]
+    MakeControlGroup {
+        /// Folder of the group.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
     /// No free port was found.
     #[error("failed to reserve a port on the loopback interface")]
     ReservePort(#[source] io::Error),
@@ -86,9 +98,9 @@ pub enum ThrowawayError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The network mode requires local pod addresses.
+    /// The network mode requires other namespaces.
     #[error(
-        "addresses of pods are not local to this network; run the program through isolate::reexec"
+        "this network lacks the addresses of the control plane; run the program through isolate::reexec or isolate::run_nodes"
     )]
     NotIsolated,
     /// The program could not be run in its own network.

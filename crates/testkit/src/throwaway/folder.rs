@@ -17,13 +17,17 @@ use std::{
 
 use super::ThrowawayError;
 
-/// Waits for the end of its input, then removes the folder. Retries for a while, because dying
-/// programs can still write to it.
+/// Waits for the end of its input, then removes the folder, and control groups with its name. Retries
+/// for a while, because dying programs can still write to it.
 const REAPER: &str = r#"
 trap "" HUP INT TERM
 cat
 for attempt in 1 2 3 4 5 6 7 8 9 10; do
-  rm -rf -- "$0" && exit 0
+  is_gone=1
+  for group in /sys/fs/cgroup/"${0##*/}" /sys/fs/cgroup/*/"${0##*/}"; do
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || is_gone=
+  done
+  rm -rf -- "$0" && [ "$is_gone" ] && exit 0
   sleep 0.2
 done
 "#;

@@ -23,8 +23,12 @@ pub const SERVICE_RANGE: &str = "10.0.0.0/16";
 /// Address of every node, in the range of pods.
 pub(super) const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 143, 254);
 
-/// Address that the API server advertises, in the range of pods.
-pub(super) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 143, 253);
+/// Address of the Service `kubernetes`, the first of the range of Services.
+const API_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// Address that the API server advertises, in the range of pods. Pods of real nodes reach servers of
+/// the test there.
+pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 143, 253);
 
 /// Script of the first process in the new namespaces. It keeps running beside the program, because
 /// process 1 ignores signals without a handler.
@@ -42,9 +46,48 @@ set +e
 exit $?
 "#;
 
+/// Script of the first process in the namespaces of real nodes.
+///
+/// containerd, runc, the kubelet and the network plugins write into fixed folders. File systems in
+/// memory hide these folders, so that nothing is left on the machine. The kubelet also sets
+/// parameters of the whole kernel. Files with its values hide the parameters, so that it has
+/// nothing to set.
+const NODES_SETUP: &str = r#"
+set -e
+(
+  PATH="$PATH:/usr/sbin:/sbin"
+  ip link set lo up
+  ip address add "$1/32" dev lo
+  ip address add "$2/32" dev lo
+  mount -t tmpfs tmpfs /run
+  mount -t tmpfs tmpfs /var/log
+  layers=$TMPDIR/var-lib
+  mkdir "$layers"
+  mount -t tmpfs tmpfs "$layers"
+  mkdir "$layers/upper" "$layers/work"
+  mount -t overlay -o "lowerdir=/var/lib,upperdir=$layers/upper,workdir=$layers/work" overlay /var/lib
+  for parameter in kernel/panic=10 kernel/panic_on_oops=1 vm/overcommit_memory=1 vm/panic_on_oom=0 \
+    kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+    name=${parameter%=*}
+    mkdir -p "/run/parameters/${name%/*}"
+    echo "${parameter#*=}" >"/run/parameters/$name"
+    mount --bind "/run/parameters/$name" "/proc/sys/$name"
+  done
+)
+shift 2
+set +e
+"$@"
+exit $?
+"#;
+
 /// Returns whether pod addresses are local here.
 pub fn pods_can_answer() -> bool {
     UdpSocket::bind((NODE_ADDRESS, 0)).is_ok()
+}
+
+/// Returns whether this process runs in the namespaces of [`nodes_command`].
+pub fn nodes_can_run() -> bool {
+    UdpSocket::bind((API_ADDRESS, 0)).is_ok() && !pods_can_answer()
 }
 
 /// Creates a command that runs a program in new user, network, process and mount namespaces with
@@ -58,6 +101,21 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
         .args(["-Urnpf", "--kill-child", "--mount-proc", "--"])
         .args(["/bin/sh", "-c", SETUP, "pleach-isolate"])
         .args([POD_RANGE, SERVICE_RANGE])
+        .arg(program);
+    command
+}
+
+/// Creates a command that runs a program in new network, process and mount namespaces for real nodes.
+///
+/// It needs root, because containers of a user namespace could not run as other users. The address
+/// of the Service `kubernetes` is local, so that pods reach the API server without kube-proxy. All
+/// processes, networks and mounts end with the process of the command.
+pub fn nodes_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["-mnpf", "--kill-child", "--mount-proc", "--"])
+        .args(["/bin/sh", "-c", NODES_SETUP, "pleach-isolate"])
+        .args([API_SERVICE.to_string(), API_ADDRESS.to_string()])
         .arg(program);
     command
 }
@@ -80,8 +138,16 @@ pub fn reexec<A: AsRef<OsStr>>(
 ///
 /// `TMPDIR` inside is a temporary folder, as in [`reexec`]. If the kernel refuses the namespaces,
 /// this returns an error instead of an exit status.
-pub fn run(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
+pub fn run(command: Command) -> Result<ExitStatus, ThrowawayError> {
     try_out().map_err(|source| isolate_error(command.get_program(), source))?;
+    run_nodes(command)
+}
+
+/// Runs a command from [`nodes_command`] until it ends. It dies with the caller.
+///
+/// `TMPDIR` inside is a temporary folder, as in [`reexec`]. Control groups below one with the name
+/// of the folder are removed with it.
+pub fn run_nodes(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
     let folder = Folder::create("pleach-isolated-")?;
     command.env("TMPDIR", folder.path());
     processes::die_with_parent(&mut command);

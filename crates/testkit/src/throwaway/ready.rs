@@ -128,15 +128,22 @@ pub(super) async fn create_nodes(client: &Client, count: usize) -> Result<(), Th
     Ok(())
 }
 
-/// Waits until all nodes are ready.
-pub(super) async fn nodes(waiter: &Waiter<'_>, client: &Client) -> Result<(), ThrowawayError> {
+/// Waits until this number of nodes is ready.
+pub(super) async fn nodes(
+    waiter: &Waiter<'_>,
+    client: &Client,
+    count: usize,
+) -> Result<(), ThrowawayError> {
+    if count == 0 {
+        return Ok(());
+    }
     let nodes: Api<Node> = Api::all(client.clone());
     waiter
         .until("all nodes", async || {
             let Ok(list) = nodes.list(&kube::api::ListParams::default()).await else {
                 return false;
             };
-            list.iter().all(is_ready)
+            list.iter().filter(|node| is_ready(node)).count() >= count
         })
         .await
 }
