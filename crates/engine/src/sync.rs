@@ -294,14 +294,16 @@ async fn finish(
 
 impl Run<'_> {
     /// Runs `work` under the Lease if the plan has steps. A run that only records needs no Lease,
-    /// because optimistic locking protects its single write.
+    /// because optimistic locking protects its single write. But it waits for a run that has begun,
+    /// whose last write would fail otherwise: a new controller finds everything applied while
+    /// `pleach bootstrap` still waits for its pods.
     async fn with_lease(
         &self,
         plan: &Plan,
         state: &mut State,
         work: impl AsyncFnOnce(&mut State) -> Result<SyncResult, SyncError>,
     ) -> Result<SyncResult, SyncError> {
-        if !plan.has_steps() {
+        if !plan.has_steps() && state.record().applying.is_none() {
             return work(state).await;
         }
         let waiting = |holder: &Holder| self.events.send(EventKind::Queued(holder.clone()));

@@ -436,13 +436,10 @@ impl State {
 /// Returns a record without the fields that every write of its object changes.
 fn comparable(record: &Installed) -> Installed {
     Installed {
-        resource_version: String::new(),
-        tooling: String::new(),
-        uid: String::new(),
         // Derived from the compared fields.
         seal: None,
         content: None,
-        ..record.clone()
+        ..record.as_written()
     }
 }
 

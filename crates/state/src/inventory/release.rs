@@ -347,10 +347,11 @@ impl Installed {
         self.history.truncate(HISTORY);
     }
 
-    /// Builds the status: conditions, columns and the record. Its size does not grow with the
-    /// release.
-    pub fn status(&self, reason: &str, message: &str, now: Timestamp) -> Value {
-        let record = Self {
+    /// Returns the content of the record in a status: with the format of this version, and without the
+    /// metadata of its object.
+    #[must_use]
+    pub fn as_written(&self) -> Self {
+        Self {
             uid: String::new(),
             resource_version: String::new(),
             tooling: String::new(),
@@ -358,7 +359,13 @@ impl Installed {
             format: self.format.max(RECORD_FORMAT),
             oldest_writer: self.oldest_writer.max(OLDEST_WRITER),
             ..self.clone()
-        };
+        }
+    }
+
+    /// Builds the status: conditions, columns and the record. Its size does not grow with the
+    /// release.
+    pub fn status(&self, reason: &str, message: &str, now: Timestamp) -> Value {
+        let record = self.as_written();
         let shown = self.applying.as_ref().or(self.installed.as_ref());
         let condition = |kind: &str, status: bool, reason: &str, message: &str| {
             json!({

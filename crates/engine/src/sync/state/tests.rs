@@ -120,3 +120,15 @@ async fn a_record_without_a_seal_is_no_record() {
     assert!(matches!(error, SyncError::Unverified { .. }), "{error}");
     assert!(error.hint().unwrap().contains("`pleach recover dev/web`"));
 }
+
+#[test]
+fn a_first_record_is_the_one_that_is_read_back() {
+    let record = Installed {
+        bundle: "web".to_owned(),
+        ..Installed::default()
+    };
+    let status = record.status("Reconciling", "", Timestamp::UNIX_EPOCH);
+    let object = json!({ "metadata": { "name": "dev.web" }, "status": status });
+    let back = Installed::from_object(&object).unwrap();
+    assert_eq!(comparable(&back), comparable(&record));
+}
