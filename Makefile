@@ -64,6 +64,7 @@ facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new v
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test facts
 
 # Real nodes use control groups, devices and mounts of the machine, in namespaces of their own.
+# PLEACH_IMAGE=dist/pleach-image.oci.tar starts with the image of a release.
 test-nodes: tools-test-nodes build ## Test with real nodes: kubelets, containerd and runc; needs root
 	@controlplane/build.sh nodes
 	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test nodes

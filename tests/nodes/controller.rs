@@ -79,6 +79,29 @@ impl Image {
     }
 }
 
+/// Publishes the image of a release, an archive with an OCI layout that `PLEACH_IMAGE` names.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no arguments of its own"
+)]
+fn publish_released(cluster: &Cluster) -> anyhow::Result<Option<String>> {
+    let Some(archive) = std::env::var_os("PLEACH_IMAGE").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let layout = tempfile::tempdir()?;
+    let mut tar = Command::new("tar");
+    run(tar
+        .arg("--extract")
+        .arg("--file")
+        .arg(archive)
+        .arg("--directory")
+        .arg(layout.path()))?;
+    let image = cluster
+        .registry
+        .publish_layout("pleach:released", layout.path());
+    image.map(Some)
+}
+
 /// Returns the paths of the libraries that the program loads, with the loader.
 fn libraries() -> anyhow::Result<Vec<String>> {
     let printed = run(Command::new("ldd").arg(PLEACH))?;
@@ -107,19 +130,31 @@ struct Installed {
 }
 
 impl Installed {
-    /// Runs `pleach bootstrap` with an image.
+    /// Runs `pleach bootstrap` with an image. Branch `env/shop` exists before, so that the first fetch
+    /// of the controller finds it.
     async fn bootstrap(cluster: Cluster, image: &str) -> anyhow::Result<Self> {
-        let hosted = Hosted::start(API_ADDRESS, "Xq7hush9vB2")?;
         let repo = TestRepo::new::<&str, &str>([])?;
+        let installed = Self {
+            hosted: Hosted::start(API_ADDRESS, "Xq7hush9vB2")?,
+            id: proof::cluster_id(&cluster.kubectl)?,
+            pleach: Program::new(Path::new(PLEACH), repo.path(), cluster.plane.kubeconfig()),
+            repo,
+            cluster,
+        };
+        let Self { hosted, repo, .. } = &installed;
+        repo.write(
+            "pleach.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n",
+        )?;
+        installed.push("HEAD:main");
+        repo.git(&["switch", "--quiet", "--create", "shop"])?;
+        installed.push_shop(1);
         let token = repo.write(".git/token", hosted.token())?;
         let authority = repo.write(".git/ca.crt", hosted.certificate())?;
-        let id = proof::cluster_id(&cluster.kubectl)?;
-        let pleach = Program::new(Path::new(PLEACH), repo.path(), cluster.plane.kubeconfig());
-        let url = hosted.url();
         let args = [
             "bootstrap",
             "--url",
-            &url,
+            &hosted.url(),
             "--token-file",
             token.to_str().context("text")?,
             "--ca-file",
@@ -130,34 +165,20 @@ impl Installed {
             image,
             "--yes",
             "--cluster-id",
-            &id,
+            &installed.id,
         ];
-        let run = pleach.run(&args).await?;
-        if run.code != 0 {
-            let log = AuditLog::new(cluster.plane.audit_log());
-            for event in log.events()?.writes().filter(|e| e.object_ref.as_ref().is_some_and(|o| o.resource == "releases" || o.resource == "leases" && o.namespace.starts_with("pleach"))).0 {
-                println!("{} {} {} {} {}", event.request_received_timestamp, event.user.username, event.user_agent, event.request_uri, event);
-            }
-            let logs = cluster.kubectl.run(&["logs", "-n", "pleach", "-l", "app.kubernetes.io/name=pleach", "--tail=-1"]);
-            println!("{}", logs.unwrap_or_default());
-        }
-        let run = run.ended_with(0)?;
+        let run = installed.pleach.run(&args).await?.ended_with(0)?;
         let commit = hosted.git(&["rev-parse", "main"])?;
         let end = format!("follows pleach/pleach is at main {}", &commit[..7]);
         ensure!(run.says(&end), "{run}");
+        let path = hosted.path();
         repo.git(&[
-            "pull",
+            "fetch",
             "--quiet",
-            hosted.path().to_str().context("text")?,
-            "main",
+            path.to_str().context("text")?,
+            "main:main",
         ])?;
-        Ok(Self {
-            cluster,
-            hosted,
-            repo,
-            pleach,
-            id,
-        })
+        Ok(installed)
     }
 
     /// Returns the names of all ready pods of the controller and their nodes.
@@ -193,9 +214,8 @@ impl Installed {
             .unwrap();
     }
 
-    /// Pushes a Deployment with this number of replicas, and waits until the controller has applied
-    /// it.
-    async fn follows(&self, replicas: usize) {
+    /// Pushes a Deployment with this number of replicas to its environment.
+    fn push_shop(&self, replicas: usize) {
         let environment = format!(
             "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}}}\nreleases:\n\
              - {{name: web, bundle: web, namespace: team-web}}\n",
@@ -205,26 +225,38 @@ impl Installed {
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\n\
              spec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: web}}}}\n  template:\n    \
              metadata: {{labels: {{app: web}}}}\n    spec: {{terminationGracePeriodSeconds: 1, \
-             containers: [{{name: web, image: \"{POD_IMAGE}\", resources: {{requests: {{cpu: 1m}}}}}}]}}\n"
+             containers: [{{name: web, image: \"{POD_IMAGE}\"}}]}}\n"
         );
-        let bundle = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
-        self.repo
-            .write("environments/shop.yaml", environment)
-            .unwrap();
-        self.repo
-            .write("manifests/web/bundle.yaml", bundle)
-            .unwrap();
-        self.repo
-            .write("manifests/web/web.yaml", deployment)
-            .unwrap();
+        let header = "apiVersion: pleach.dev/v1alpha1\n";
+        for (path, text) in [
+            ("environments/shop.yaml", environment),
+            (
+                "manifests/web/bundle.yaml",
+                format!("{header}kind: Bundle\n"),
+            ),
+            ("manifests/web/web.yaml", deployment),
+        ] {
+            self.repo.write(path, text).unwrap();
+        }
         self.push("HEAD:env/shop");
-        let run = self.pleach.run(&["sync", "pleach"]).await.unwrap();
-        run.ended_with(0).unwrap();
+    }
+
+    /// Waits until this number of replicas is ready.
+    fn until_shop(&self, replicas: usize) {
         self.cluster.until("the pushed number of replicas", || {
             let get = ["get", "deployment", "web", "-n", "team-web"];
             let web = self.cluster.kubectl.json(&get)?;
             Ok((web["status"]["readyReplicas"] == replicas).then_some(()))
         });
+    }
+
+    /// Pushes a number of replicas, and waits until the controller has applied it.
+    async fn follows(&self, replicas: usize) {
+        self.push_shop(replicas);
+        let args = ["sync", "shop", "--wait", "--timeout", "90s"];
+        let run = self.pleach.run(&args).await.unwrap();
+        run.ended_with(0).unwrap();
+        self.until_shop(replicas);
     }
 
     /// Changes the image of the controller by a commit, and waits until only that image runs and the
@@ -238,6 +270,7 @@ impl Installed {
         let commit = self.hosted.git(&["rev-parse", "main"]).unwrap();
         let run = self.pleach.run(&["sync", "pleach"]).await.unwrap();
         run.ended_with(0).unwrap();
+        self.repo.git(&["switch", "--quiet", "shop"]).unwrap();
         self.cluster.until("the commit of the upgrade", || {
             let get = ["get", "releases.pleach.dev", "pleach.pleach"];
             let record = self.cluster.kubectl.json(&get)?;
@@ -258,7 +291,7 @@ impl Installed {
     }
 
     /// Fails if the API server refused a request of the controller.
-    async fn nothing_was_refused(&self) {
+    fn nothing_was_refused(&self) {
         let log = AuditLog::new(self.cluster.plane.audit_log());
         let events = log.events().unwrap();
         let of_controller = events.filter(|event| event.user.username == ACCOUNT);
@@ -318,7 +351,10 @@ async fn a_bootstrapped_controller_survives_kills_drains_and_its_own_upgrade() {
     }
     let cluster = Cluster::start(2).await.unwrap();
     let image = Image::new().unwrap();
-    let first = image.publish(&cluster, "1").unwrap();
+    let first = match publish_released(&cluster).unwrap() {
+        Some(released) => released,
+        None => image.publish(&cluster, "1").unwrap(),
+    };
     let second = image.publish(&cluster, "2").unwrap();
     let installed = Installed::bootstrap(cluster, &first).await.unwrap();
     installed.until_replicas(2);
@@ -326,13 +362,14 @@ async fn a_bootstrapped_controller_survives_kills_drains_and_its_own_upgrade() {
     assert_eq!(processes.len(), 2);
     processes.iter().copied().for_each(is_restricted);
 
-    installed.follows(1).await;
-    installed.nothing_was_refused().await;
+    installed.until_shop(1);
+    installed.follows(2).await;
+    installed.nothing_was_refused();
 
     // The other replica continues when one is killed, and the kubelet starts it again.
     let kill = format!("kill -s KILL {}", processes[0]);
     run(Command::new("sh").args(["-c", &kill])).unwrap();
-    installed.follows(2).await;
+    installed.follows(3).await;
     installed.until_replicas(2);
 
     // The drain of a node leaves one replica at a time, and the pods move.
@@ -344,11 +381,11 @@ async fn a_bootstrapped_controller_survives_kills_drains_and_its_own_upgrade() {
         replicas.iter().all(|(_, other)| *other != node),
         "{replicas:?}"
     );
-    installed.follows(3).await;
+    installed.follows(2).await;
     installed.cluster.kubectl.run(&["uncordon", &node]).unwrap();
 
     // The controller replaces itself with the image of a commit.
     installed.upgrade(&first, &second).await;
     installed.follows(1).await;
-    installed.nothing_was_refused().await;
+    installed.nothing_was_refused();
 }
