@@ -102,6 +102,8 @@ if [[ $target == test-nodes ]]; then
     others+=("writable control groups in $groups: real nodes cannot run in a container without them")
   else
     rmdir "$groups/pleach-check-$$"
+    unshare --mount --net --pid --fork true 2>/dev/null ||
+      others+=("namespaces: the kernel refuses new ones for mounts, networks and processes")
   fi
 fi
 if [[ $target == test || $target == check ]]; then
