@@ -4,18 +4,15 @@
 #![expect(clippy::disallowed_methods, reason = "the repository of a server")]
 
 use std::fs::Permissions;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_testkit::control_plane::binaries;
-use pleach_testkit::git_server::GitServer;
+use pleach_testkit::hosted::Hosted;
 use pleach_testkit::throwaway::{ControlPlane, Network, Options};
-use pleach_testkit::tls_front::TlsFront;
-use tempfile::TempDir;
 
 use crate::fleet::{Fleet, PLANTED};
 use crate::loop_run::Loop;
@@ -40,56 +37,6 @@ fn plane() -> &'static ControlPlane {
         })
         .expect("the control plane starts")
     })
-}
-
-/// Empty repository behind https, with a token.
-struct Hosted {
-    folder: TempDir,
-    front: TlsFront,
-    _server: GitServer,
-}
-
-impl Hosted {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let server = GitServer::start(folder.path()).unwrap();
-        server.demand(&format!(
-            "Basic {}",
-            STANDARD.encode(format!("git:{PLANTED}"))
-        ));
-        let front = TlsFront::start(server.port()).unwrap();
-        let hosted = Self {
-            folder,
-            front,
-            _server: server,
-        };
-        std::fs::create_dir(hosted.path()).unwrap();
-        hosted.git(&["init", "--quiet", "--bare", "--initial-branch=main"]);
-        hosted.git(&["config", "http.receivepack", "true"]);
-        hosted
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("fleet.git")
-    }
-
-    fn hook(&self) -> PathBuf {
-        self.path().join("hooks/pre-receive")
-    }
-
-    fn git(&self, args: &[&str]) -> String {
-        let output = Command::new("git")
-            .args(args)
-            .current_dir(self.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "git {args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    fn commits(&self) -> String {
-        self.git(&["rev-list", "--count", "main"])
-    }
 }
 
 impl Fleet {
@@ -134,13 +81,16 @@ impl Fleet {
 
 #[test]
 fn one_command_installs_and_upgrades_a_controller_that_follows_its_branch() {
-    let hosted = Hosted::new();
+    let hosted = Hosted::start(Ipv4Addr::LOCALHOST, PLANTED).unwrap();
+    let git = |args: &[&str]| hosted.git(args).unwrap();
+    let commits = || git(&["rev-list", "--count", "main"]);
+    let hook = hosted.path().join("hooks/pre-receive");
     let none: [(&str, &str); 0] = [];
     let mut fleet = Fleet::on(plane(), "boot", "", &none);
-    let certificates = fleet.file("ca.pem", hosted.front.certificate());
+    let certificates = fleet.file("ca.pem", hosted.certificate());
     fleet.set_variable("SSL_CERT_FILE", &certificates);
     let token = fleet.file("token", PLANTED);
-    let (id, url) = (fleet.cluster_id(), hosted.front.url("fleet.git"));
+    let (id, url) = (fleet.cluster_id(), hosted.url());
     let (first, second) = (image("1"), image("2"));
     let base = [
         "bootstrap",
@@ -192,18 +142,14 @@ fn one_command_installs_and_upgrades_a_controller_that_follows_its_branch() {
     run(&fleet, &of(first, &[]))
         .ended_with(2)
         .says("cannot ask without a terminal");
-    std::fs::write(
-        hosted.hook(),
-        "#!/bin/sh\necho main is protected >&2\nexit 1\n",
-    )
-    .unwrap();
-    std::fs::set_permissions(hosted.hook(), Permissions::from_mode(0o700)).unwrap();
+    std::fs::write(&hook, "#!/bin/sh\necho main is protected >&2\nexit 1\n").unwrap();
+    std::fs::set_permissions(&hook, Permissions::from_mode(0o700)).unwrap();
     run(&fleet, &meant(first))
         .ended_with(5)
         .says("main is protected");
-    assert_eq!(hosted.git(&["for-each-ref"]), "");
+    assert_eq!(git(&["for-each-ref"]), "");
     assert!(!fleet.exists(&["namespace", "pleach"]));
-    std::fs::remove_file(hosted.hook()).unwrap();
+    std::fs::remove_file(&hook).unwrap();
 
     // A run that was killed is continued.
     let args = meant(first);
@@ -219,28 +165,28 @@ fn one_command_installs_and_upgrades_a_controller_that_follows_its_branch() {
     running.until_prints("release pleach.pleach");
     let controller = fleet.runs_as_bootstrapped();
     let done = running.ended().ended_with(0);
-    let commit = hosted.git(&["rev-parse", "main"]);
+    let commit = git(&["rev-parse", "main"]);
     let end = format!("follows pleach/pleach is at main {}", &commit[..7]);
     done.says("secret pleach/git (2 keys)").says(&end);
-    assert_eq!(hosted.commits(), "1");
+    assert_eq!(commits(), "1");
 
     // Repeated, it finds everything done.
     run(&fleet, &meant(first))
         .ended_with(0)
         .says("has the bundle")
         .says(&end);
-    assert_eq!(hosted.commits(), "1");
+    assert_eq!(commits(), "1");
 
     // With another image, the controller applies the commit.
     run(&fleet, &meant(second))
         .ended_with(0)
         .says("~ environments/pleach.yaml");
-    assert_eq!(hosted.commits(), "2");
+    assert_eq!(commits(), "2");
     let image = "{.spec.template.spec.containers[0].image}";
     let live = fleet.field(&["deployment", "pleach", "-n", "pleach"], image);
     assert_eq!(live, second);
     let record = fleet.get(&RELEASE).unwrap();
     let revision = &record["status"]["record"]["installed"]["revision"];
-    assert_eq!(*revision, hosted.git(&["rev-parse", "main"]));
+    assert_eq!(*revision, git(&["rev-parse", "main"]));
     controller.stopped();
 }

@@ -14,8 +14,8 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
+use pleach_model::object::Digest;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::loopback::{Loopback, response};
 
@@ -104,11 +104,7 @@ impl Registry {
 
     /// Adds content and returns its descriptor.
     fn add(&self, media_type: &str, bytes: Vec<u8>) -> Value {
-        let hex: String = Sha256::digest(&bytes)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let digest = format!("sha256:{hex}");
+        let digest = Digest::of(&bytes).to_string();
         let descriptor = json!({
             "mediaType": media_type,
             "digest": digest,
