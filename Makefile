@@ -65,9 +65,9 @@ facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new v
 
 # Real nodes use control groups, devices and mounts of the machine, in namespaces of their own.
 # PLEACH_IMAGE=dist/pleach-image.oci.tar starts with the image of a release.
-test-nodes: tools-test-nodes build ## Test with real nodes: kubelets, containerd and runc; needs root
+test-nodes: tools-test-nodes ## Test with real nodes: kubelets, containerd and runc; needs root
 	@controlplane/build.sh nodes
-	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test nodes
+	cargo test --workspace --all-features --test nodes
 
 demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
