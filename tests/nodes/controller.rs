@@ -9,7 +9,7 @@ use pleach_testkit::hosted::Hosted;
 use pleach_testkit::isolated::inside_nodes;
 use pleach_testkit::program::Program;
 use pleach_testkit::proof;
-use pleach_testkit::repository::TestRepo;
+use pleach_testkit::repository::{TestRepo, noise};
 use pleach_testkit::throwaway::isolate::API_ADDRESS;
 use pleach_testkit::throwaway::nodes::POD_IMAGE;
 use serde_json::{Value, json};
@@ -20,6 +20,10 @@ use crate::{Cluster, install};
 /// Account of the controller.
 const ACCOUNT: &str = "system:serviceaccount:pleach:pleach";
 const PLEACH: &str = env!("CARGO_BIN_EXE_pleach");
+/// Memory limit of the upgraded controller.
+const MEMORY: &str = "128Mi";
+/// Command that fetches, and waits until the controller has reconciled the commit.
+const SYNC: [&str; 5] = ["sync", "shop", "--wait", "--timeout", "90s"];
 
 /// Files of an image with the program under test.
 ///
@@ -199,6 +203,16 @@ impl Installed {
             .collect())
     }
 
+    /// Returns how often the containers of the controller were started again.
+    fn restarts(&self) -> anyhow::Result<Vec<u64>> {
+        let pods = self
+            .cluster
+            .kubectl
+            .list(&["get", "pods", "-n", "pleach"])?;
+        let count = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+        Ok(pods.iter().filter_map(count).collect())
+    }
+
     fn until_replicas(&self, count: usize) -> Vec<(String, String)> {
         self.cluster.until("ready replicas", || {
             let replicas = self.replicas()?;
@@ -253,18 +267,42 @@ impl Installed {
     /// Pushes a number of replicas, and waits until the controller has applied it.
     async fn follows(&self, replicas: usize) {
         self.push_shop(replicas);
-        let args = ["sync", "shop", "--wait", "--timeout", "90s"];
-        let run = self.pleach.run(&args).await.unwrap();
+        let run = self.pleach.run(&SYNC).await.unwrap();
         run.ended_with(0).unwrap();
         self.until_shop(replicas);
     }
 
-    /// Changes the image of the controller by a commit, and waits until only that image runs and the
-    /// controller has recorded the commit.
+    /// Pushes a commit that needs more memory than the controller has, and expects a refusal.
+    async fn refuses_a_large_commit(&self) {
+        let contents = noise(17, 100_000);
+        let maps: Vec<String> = (0..100)
+            .map(|number| {
+                format!(
+                    "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{number}}}\n\
+                     data: {{key: \"{contents}\"}}\n"
+                )
+            })
+            .collect();
+        let path = "manifests/web/large.yaml";
+        self.repo.write(path, maps.join("---\n")).unwrap();
+        self.push("HEAD:env/shop");
+        let run = self.pleach.run(&SYNC).await.unwrap();
+        let run = run.ended_with(3).unwrap();
+        assert!(run.says("exceed the memory or time limit"), "{run}");
+        self.repo.remove(path).unwrap();
+    }
+
+    /// Changes the image and the memory limit of the controller by a commit, and waits until only
+    /// that image runs and the controller has recorded the commit.
     async fn upgrade(&self, from: &str, to: &str) {
         self.repo.git(&["switch", "--quiet", "main"]).unwrap();
         self.repo
             .edit("environments/pleach.yaml", from, to)
+            .unwrap();
+        let secrets = "secrets: [git]\n";
+        let limited = format!("{secrets}      resources: {{limits: {{memory: {MEMORY}}}}}\n");
+        self.repo
+            .edit("environments/pleach.yaml", secrets, &limited)
             .unwrap();
         self.push("HEAD:main");
         let commit = self.hosted.git(&["rev-parse", "main"]).unwrap();
@@ -387,5 +425,10 @@ async fn a_bootstrapped_controller_survives_kills_drains_and_its_own_upgrade() {
     // The controller replaces itself with the image of a commit.
     installed.upgrade(&first, &second).await;
     installed.follows(1).await;
+
+    // A commit that is too large for its memory limit ends no container.
+    installed.refuses_a_large_commit().await;
+    installed.follows(2).await;
+    assert_eq!(installed.restarts().unwrap(), [0, 0]);
     installed.nothing_was_refused();
 }
