@@ -23,9 +23,11 @@ mod fuzz;
 mod node;
 mod parse;
 mod plain;
+mod scalars;
 mod tabs;
 
 pub use emit::{emit, emit_all};
 pub use error::YamlError;
 pub use node::{Content, Entry, Node, locate, parse_nodes};
 pub use parse::{Document, parse_documents};
+pub use scalars::{Scalar, scalars};

@@ -1,0 +1,116 @@
+//! Files that are encrypted with [SOPS](https://getsops.io).
+//!
+//! A file keeps its structure, and single leaves are encrypted with AES-256-GCM. The path of a leaf
+//! is authenticated with it, and a message authentication code (MAC) covers all leaves in order. The
+//! data key is encrypted for recipients, such as age keys.
+//!
+//! [`open`] is pure: it gets the data key from a [`DataKeys`] and checks the MAC. Without a key,
+//! [`stand_in`] replaces the leaves by values that differ where the ciphertexts differ, so that
+//! changes are visible and values are not.
+
+mod document;
+mod leaf;
+mod metadata;
+mod rules;
+mod spelling;
+
+use std::fmt;
+
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::Origin;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use document::Document;
+use metadata::Metadata;
+pub use metadata::Recipient;
+
+/// Root key of the metadata. The reader of an opened file ignores it.
+pub const METADATA: &str = "sops";
+
+/// A data key, erased from memory on drop.
+#[derive(Clone)]
+pub struct DataKey(Zeroizing<[u8; 32]>);
+
+impl DataKey {
+    /// Copies a key. `None` if it does not have 32 bytes.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let key: [u8; 32] = bytes.try_into().ok()?;
+        Some(Self(Zeroizing::new(key)))
+    }
+}
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataKey(…)")
+    }
+}
+
+/// Decrypts data keys.
+pub trait DataKeys {
+    /// Returns the data key that one of the recipients received. Fails with the places that were
+    /// searched, one text each.
+    fn data_key(&self, recipients: &[Recipient]) -> Result<DataKey, Vec<String>>;
+}
+
+/// An opened file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opened {
+    /// The text with plain values in the lines of the encrypted ones. It still has the metadata.
+    pub text: String,
+    /// The values that were encrypted.
+    pub values: Vec<Value>,
+}
+
+/// Returns whether a file declares that it is encrypted: a map at the root with the metadata.
+pub fn is_encrypted(text: &str) -> bool {
+    leaf::is_in(text) && metadata::text_has_key(text)
+}
+
+/// Decrypts a file and checks its MAC. Fails with every error found; none quotes a value.
+pub fn open(file: &str, text: &str, keys: &dyn DataKeys) -> Result<Opened, Vec<Finding>> {
+    let document = Document::parse(file, text)?;
+    let key = data_key(file, &document.metadata, keys).map_err(|finding| vec![*finding])?;
+    document.open(text, &key)
+}
+
+/// Replaces each encrypted leaf by a stand-in of its type. Equal ciphertexts have equal stand-ins.
+/// The MAC is not checked, because that needs the key.
+pub fn stand_in(file: &str, text: &str) -> Result<Opened, Vec<Finding>> {
+    Document::parse(file, text).map(|document| document.stand_in(text))
+}
+
+fn data_key(file: &str, metadata: &Metadata, keys: &dyn DataKeys) -> Result<DataKey, Box<Finding>> {
+    let at = Origin::new(file, metadata.line);
+    let error = |code: &'static str, message: String| {
+        Box::new(Finding::error(Kind::Repository, code, message).at(at.clone()))
+    };
+    if metadata.recipients.is_empty() {
+        let others = metadata.other_recipients.join(", ");
+        return Err(error(
+            "sops-recipient",
+            format!("the file has no age recipient that pleach reads (it has: {others})"),
+        ));
+    }
+    keys.data_key(&metadata.recipients).map_err(|searched| {
+        let names = metadata.recipients.iter().map(|one| one.name.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let searched = if searched.is_empty() {
+            "no place was searched".to_owned()
+        } else {
+            searched.join("; ")
+        };
+        error(
+            "sops-key",
+            format!("no key fits the recipients {names}: {searched}"),
+        )
+    })
+}
+
+fn leaf_error(file: &str, line: usize, leaf: &str, message: &str) -> Finding {
+    Finding::error(Kind::Repository, "sops-leaf", format!("{leaf}: {message}"))
+        .at(Origin::new(file, line))
+}
+
+#[cfg(test)]
+mod tests;
