@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pleach_config::ResolvedEnvironment;
 use pleach_model::finding::Finding;
 use pleach_model::kinds::KindTable;
-use pleach_model::tree::FileTree;
+use pleach_model::tree::{FileTree, KeyedTree};
 use tokio_util::sync::CancellationToken;
 
 use super::Target;
@@ -22,7 +22,7 @@ use pleach_engine::{
     refusals,
     stop::Stop,
 };
-use pleach_files::WorkingTree;
+use pleach_files::{WorkingTree, age_keys::AgeKeys};
 use pleach_git::{GitError, Revision, Source};
 
 /// File that marks the root of a repository.
@@ -86,6 +86,14 @@ impl Context {
 
     /// Opens the repository at a revision, or its working tree.
     pub fn open_at(&self, revision: Option<&str>) -> Result<Opened, CliError> {
+        self.open_with(revision, false)
+    }
+
+    fn open_with(
+        &self,
+        revision: Option<&str>,
+        must_decrypt: bool,
+    ) -> Result<Opened, CliError> {
         let folder = self.folder()?;
         let source = Source::open(&folder)?;
         Ok(match revision {
@@ -93,12 +101,12 @@ impl Context {
                 let tree = source.tree(revision)?;
                 Opened {
                     revision: Revision::Commit(tree.commit()),
-                    tree: Box::new(tree),
+                    tree: Box::new(keyed(tree, must_decrypt)),
                 }
             }
             None => Opened {
                 revision: source.revision()?,
-                tree: Box::new(source.working_tree()),
+                tree: Box::new(keyed(source.working_tree(), must_decrypt)),
             },
         })
     }
@@ -113,22 +121,26 @@ impl Context {
         })
     }
 
-    /// Loads a target. Fails with all findings if one of them is an error, so the result is
-    /// complete.
+    /// Loads a target for a cluster. Fails with all findings if one of them is an error, so the
+    /// result is complete. Encrypted values must be decrypted.
     pub fn load(&self, target: &Target) -> Result<Loaded, CliError> {
-        sound(self.read(target)?, target)
+        sound(self.read_with(target, true)?, target)
     }
 
     /// Loads a target as far as possible. The findings can contain errors, and manifests can be
-    /// missing.
+    /// missing. Encrypted values without a key have stand-ins.
     pub fn read(&self, target: &Target) -> Result<Loaded, CliError> {
-        if self.settings.revision.is_some() {
-            let Opened { tree, revision } = self.open()?;
+        self.read_with(target, false)
+    }
+
+    fn read_with(&self, target: &Target, must_decrypt: bool) -> Result<Loaded, CliError> {
+        if let Some(revision) = self.settings.revision.as_deref() {
+            let Opened { tree, revision } = self.open_with(Some(revision), must_decrypt)?;
             return read(&*tree, revision, target);
         }
         // Render in parallel, because git compares all files with the commit.
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
-        let tree = WorkingTree::new(&folder);
+        let tree = keyed(WorkingTree::new(&folder), must_decrypt);
         let (loaded, revision) = rayon::join(
             || read(&tree, Revision::None, target),
             || Source::open(&folder)?.revision(),
@@ -163,8 +175,8 @@ impl Context {
     pub(super) fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree: Box<dyn FileTree> = match &self.settings.revision {
-            Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),
-            None => Box::new(WorkingTree::new(&folder)),
+            Some(revision) => Box::new(keyed(Source::open(&folder)?.tree(revision)?, false)),
+            None => Box::new(keyed(WorkingTree::new(&folder), false)),
         };
         Ok(tree)
     }
@@ -249,6 +261,16 @@ impl Context {
             }
         }
         Ok(None)
+    }
+}
+
+/// Adds the age keys of the user to a tree.
+fn keyed<T: FileTree>(tree: T, must_decrypt: bool) -> KeyedTree<T, AgeKeys> {
+    let keys = AgeKeys::of_user(&|name| std::env::var_os(name));
+    if must_decrypt {
+        KeyedTree::decrypted(tree, keys)
+    } else {
+        KeyedTree::new(tree, keys)
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
         ui.findings(&loaded.findings);
         return Ok(Exit::DONE);
     }
-    let loaded = context.load(&args.target)?;
+    let loaded = super::load::sound(context.read(&args.target)?, &args.target)?;
     ui.findings(&loaded.findings);
     let mut show = Show {
         secrets: args.show_secrets,

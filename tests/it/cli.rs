@@ -16,6 +16,7 @@ mod logs;
 mod preview;
 mod promote;
 mod render;
+mod sops;
 mod status;
 mod sync;
 mod version;

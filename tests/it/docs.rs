@@ -116,6 +116,7 @@ fn every_code_in_the_source_is_listed() {
         "config/src",
         "formats/src",
         "render/src",
+        "sops/src",
         "model/src/kinds",
         "fields/src/ignore",
     ] {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
+use pleach_model::data_keys::EncryptedValues;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// Maximum size of the cache in bytes. Files beyond it are read again.
@@ -66,6 +67,10 @@ impl FileTree for CachingTree<'_> {
 
     fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
         self.tree.kind(folder, name)
+    }
+
+    fn encrypted_values(&self) -> EncryptedValues<'_> {
+        self.tree.encrypted_values()
     }
 }
 

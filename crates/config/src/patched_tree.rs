@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
+use pleach_model::data_keys::EncryptedValues;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// New file contents by path. `None` deletes a file.
@@ -79,6 +80,10 @@ impl FileTree for PatchedTree<'_> {
             }),
             None => self.base.read(file),
         }
+    }
+
+    fn encrypted_values(&self) -> EncryptedValues<'_> {
+        self.base.encrypted_values()
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use pleach_model::data_keys::EncryptedValues;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// A tree that records all requests, including failed ones. Changes of other files cannot change a
@@ -71,5 +72,9 @@ impl FileTree for RecordingTree<'_> {
         let query = (folder.to_owned(), name.to_owned());
         self.record.borrow_mut().named.insert(query);
         self.tree.kind(folder, name)
+    }
+
+    fn encrypted_values(&self) -> EncryptedValues<'_> {
+        self.tree.encrypted_values()
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use pleach_config::{CachingTree, Record, RecordingTree, ResolvedEnvironment};
 use pleach_model::kinds::KindTable;
+use pleach_model::tree::KeyedTree;
 use pleach_planner::observe::{Base, Observed};
 use pleach_planner::plan::{Desired, Policy, plan_offline};
 use pleach_render::Rendered;
@@ -27,6 +28,7 @@ use super::load::{Loaded, each_loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
 use pleach_files::{
+    age_keys::AgeKeys,
     bounds,
     sandbox::{self, SandboxError, Work},
 };
@@ -58,6 +60,7 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     let folder = order.place.folder();
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
+    let tree = KeyedTree::decrypted(tree, AgeKeys::default());
     let recording = RecordingTree::new(&tree);
     let cached = CachingTree::new(&recording);
     let Ok(partial) = resolve_partly(&cached, &order.environment) else {

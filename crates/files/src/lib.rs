@@ -3,6 +3,7 @@
 //! Every error names its path. Writes are atomic: a reader or an interrupted run leaves the old or
 //! the new content, never a part. This module does not interpret the files.
 
+pub mod age_keys;
 pub mod bounds;
 pub mod sandbox;
 mod temporary;

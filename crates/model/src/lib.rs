@@ -6,6 +6,7 @@
 
 pub mod age;
 pub mod cel;
+pub mod data_keys;
 pub mod discovery;
 pub mod finding;
 pub mod foreign_tools;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::data_keys::{DataKeys, EncryptedValues};
+
 /// Maximum number of files and folders below one folder. git stores repeated content once, so a few
 /// kilobytes can contain any number of files.
 pub const MOST_ENTRIES: usize = 10_000;
@@ -75,6 +77,60 @@ pub trait FileTree {
         let entries = self.list(folder).ok()?;
         let found = entries.into_iter().find(|entry| entry.name == name)?;
         Some(found.kind)
+    }
+    /// Says how encrypted values are read. A tree without keys, such as that of a pull request, has
+    /// stand-ins.
+    fn encrypted_values(&self) -> EncryptedValues<'_> {
+        EncryptedValues::StandIns
+    }
+}
+
+/// A tree with keys for its encrypted files.
+pub struct KeyedTree<T, K> {
+    tree: T,
+    keys: K,
+    /// Whether a file without a fitting key is an error.
+    must_decrypt: bool,
+}
+
+impl<T: FileTree, K: DataKeys> KeyedTree<T, K> {
+    /// Wraps a tree. Without a fitting key, values are replaced by stand-ins.
+    pub fn new(tree: T, keys: K) -> Self {
+        Self {
+            tree,
+            keys,
+            must_decrypt: false,
+        }
+    }
+
+    /// Wraps a tree whose values must be decrypted, because they are written to a cluster.
+    pub fn decrypted(tree: T, keys: K) -> Self {
+        Self {
+            must_decrypt: true,
+            ..Self::new(tree, keys)
+        }
+    }
+}
+
+impl<T: FileTree, K: DataKeys> FileTree for KeyedTree<T, K> {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        self.tree.list(folder)
+    }
+
+    fn read(&self, file: &str) -> Result<Bytes, TreeError> {
+        self.tree.read(file)
+    }
+
+    fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
+        self.tree.kind(folder, name)
+    }
+
+    fn encrypted_values(&self) -> EncryptedValues<'_> {
+        if self.must_decrypt {
+            EncryptedValues::Decrypt(&self.keys)
+        } else {
+            EncryptedValues::DecryptIfPossible(&self.keys)
+        }
     }
 }
 

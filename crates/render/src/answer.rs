@@ -44,6 +44,8 @@ struct Release {
     findings: Vec<Finding>,
     inputs: Vec<String>,
     secret_values: SecretValues,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    stand_ins: Vec<String>,
     /// Objects in the order of the following lines.
     objects: Vec<Object>,
 }
@@ -113,6 +115,7 @@ pub fn write<'a>(
             findings,
             inputs,
             secret_values,
+            stand_ins,
         } = one;
         let objects = manifests.iter().map(|manifest| Object {
             origin: manifest.origin().clone(),
@@ -123,6 +126,7 @@ pub fn write<'a>(
             findings: findings.clone(),
             inputs: inputs.clone(),
             secret_values: secret_values.clone(),
+            stand_ins: stand_ins.clone(),
             objects: objects.collect(),
         };
         print(&serde_json::to_string(&line)?);
@@ -177,6 +181,7 @@ fn read_release(
         findings,
         inputs,
         secret_values,
+        stand_ins,
         objects,
     } = lines.next()?;
     if name != release.name {
@@ -211,6 +216,7 @@ fn read_release(
         findings,
         inputs,
         secret_values,
+        stand_ins,
     })
 }
 

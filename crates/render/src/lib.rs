@@ -91,6 +91,9 @@ pub struct Rendered {
     pub inputs: Vec<String>,
     /// Values that must be masked in any output.
     pub secret_values: SecretValues,
+    /// Encrypted files whose values are replaced by stand-ins, because no key fits. Such a release
+    /// cannot be compared with a cluster.
+    pub stand_ins: Vec<String>,
 }
 
 impl Rendered {
@@ -149,7 +152,8 @@ pub fn render(
     if !kinds.cover(started.written()) {
         for other in &environment.releases {
             if other.name != release.name {
-                let other = files.load(other, |objects| objects);
+                let texts = files.read(other).files;
+                let other = files.load(other, texts, |objects| objects);
                 kinds.define(other.files.iter().flatten());
                 started.inputs.extend(other.inputs);
             }
@@ -227,6 +231,7 @@ struct Started<'a> {
     files: Vec<Part>,
     findings: Vec<Finding>,
     inputs: BTreeSet<String>,
+    stand_ins: Vec<String>,
 }
 
 /// Processing state of a file.
@@ -249,8 +254,11 @@ impl<'a> Started<'a> {
             Err(finding) => (None, Some(*finding)),
         };
         let has_schema = values.is_some();
-        let work = Work::new(release, values.unwrap_or_default(), with_sources);
-        let loaded = files.load(release, |objects| {
+        let texts = files.read(release);
+        let mut values = values.unwrap_or_default();
+        values.extend(&texts.secrets);
+        let work = Work::new(release, values, with_sources);
+        let loaded = files.load(release, texts.files, |objects| {
             if work.can_start(&objects, kinds) {
                 Part::Processed(work.process(objects, kinds))
             } else {
@@ -264,6 +272,7 @@ impl<'a> Started<'a> {
         } = loaded;
         findings.extend(release.refused.iter().cloned());
         findings.extend(unreadable);
+        findings.extend(stand_ins(&texts.stand_ins));
         if has_schema {
             inputs.insert(secret_values::schema_file(release));
         }
@@ -273,6 +282,7 @@ impl<'a> Started<'a> {
             files,
             findings,
             inputs,
+            stand_ins: texts.stand_ins,
         }
     }
 
@@ -294,6 +304,7 @@ impl<'a> Started<'a> {
             files,
             mut findings,
             inputs,
+            stand_ins,
         } = self;
         let outcomes = files
             .into_par_iter()
@@ -314,9 +325,23 @@ impl<'a> Started<'a> {
             findings,
             inputs: inputs.into_iter().collect(),
             secret_values: product.secret_values,
+            stand_ins,
         };
         (rendered, product.sources)
     }
+}
+
+/// Reports encrypted files whose values are replaced by stand-ins, with one note for all of them.
+fn stand_ins(files: &[String]) -> Option<Finding> {
+    let (first, others) = files.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        1 => ", also of another file".to_owned(),
+        count => format!(", also of {count} other files"),
+    };
+    let message = format!("no key fits: encrypted values are shown as stand-ins{others}");
+    let note = Finding::note(Kind::Repository, "sops-stand-in", message);
+    Some(note.at(Origin::new(&**first, 0)))
 }
 
 /// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones

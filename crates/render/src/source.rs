@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
+use pleach_sops::Read;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};
@@ -16,6 +17,7 @@ use pleach_model::object::{
     Manifest, ObjectId, Origin,
     yaml::{self, Node, YamlError},
 };
+use pleach_model::secret_values::SecretValues;
 use pleach_model::tree::FileTree;
 
 /// Returns whether a file is a template.
@@ -163,6 +165,38 @@ pub(super) struct Loaded<T> {
     pub(super) inputs: BTreeSet<String>,
 }
 
+/// The texts of a release's files.
+#[derive(Debug, Default)]
+pub(super) struct Texts<'r> {
+    /// Name and text, in the order of the release.
+    pub(super) files: Vec<(&'r String, Result<String, Vec<Finding>>)>,
+    /// Values that were encrypted.
+    pub(super) secrets: SecretValues,
+    /// Files whose encrypted values are replaced by stand-ins.
+    pub(super) stand_ins: Vec<String>,
+}
+
+impl Texts<'_> {
+    /// Reads a file. Values of an encrypted plain file are decrypted, or replaced by stand-ins.
+    fn decrypted(&mut self, tree: &dyn FileTree, file: &str) -> Result<String, Vec<Finding>> {
+        let text = read(tree, file).map_err(|finding| vec![*finding])?;
+        if is_template(file) || !pleach_sops::is_encrypted(&text) {
+            return Ok(text);
+        }
+        match pleach_sops::read(file, &text, tree.encrypted_values())? {
+            Read::Decrypted(opened) => {
+                let values = Value::Array(opened.values);
+                self.secrets.extend(&SecretValues::all_of(&values));
+                Ok(opened.text)
+            }
+            Read::StandIns(opened) => {
+                self.stand_ins.push(file.to_owned());
+                Ok(opened.text)
+            }
+        }
+    }
+}
+
 /// Reader of an environment's files. Shared templates are read only if a release has a template.
 pub(super) struct Loader<'a> {
     tree: &'a dyn FileTree,
@@ -184,21 +218,28 @@ impl<'a> Loader<'a> {
         self.tree
     }
 
-    /// Reads and renders every file of a release. Converts the objects of each file with `each`.
+    /// Reads every file of a release, and decrypts plain ones.
+    pub(super) fn read<'r>(&self, release: &'r ResolvedRelease) -> Texts<'r> {
+        let mut texts = Texts::default();
+        // Skip templates if the schema refused the values: errors would only be consequences.
+        let with_templates = release.refused.is_empty();
+        let files = release.files.iter();
+        for file in files.filter(|file| with_templates || !is_template(file)) {
+            let text = texts.decrypted(self.tree, file);
+            texts.files.push((file, text));
+        }
+        texts
+    }
+
+    /// Renders the files of a release. Converts the objects of each file with `each`.
     pub(super) fn load<T: Send>(
         &mut self,
         release: &ResolvedRelease,
+        texts: Vec<(&String, Result<String, Vec<Finding>>)>,
         each: impl Fn(Vec<Written>) -> T + Sync,
     ) -> Loaded<T> {
         let mut inputs: BTreeSet<String> = release.values.files.iter().cloned().collect();
         inputs.extend(release.files.iter().cloned());
-        // Skip templates if the schema refused the values: errors would only be consequences.
-        let with_templates = release.refused.is_empty();
-        let files = release.files.iter();
-        let texts: Vec<(&String, Result<String, Box<Finding>>)> = files
-            .filter(|file| with_templates || !is_template(file))
-            .map(|file| (file, read(self.tree, file)))
-            .collect();
         let has_templates = texts.iter().any(|(file, _)| is_template(file));
         let engine = has_templates.then(|| {
             let library = self.library.get_or_insert_with(|| Library::read(self.tree));
@@ -208,7 +249,7 @@ impl<'a> Loader<'a> {
         let files: Vec<Result<T, Vec<Finding>>> = texts
             .into_par_iter()
             .map(|(file, text)| {
-                let text = text.map_err(|finding| vec![*finding])?;
+                let text = text?;
                 let templates = engine.as_ref().filter(|_| is_template(file));
                 objects(file, text, templates).map(&each)
             })
@@ -224,7 +265,7 @@ impl<'a> Loader<'a> {
 pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Loaded<Vec<Written>> {
     let plain = || release.files.iter().filter(|file| !is_template(file));
     let files = plain().map(|file| {
-        let text = read(tree, file).map_err(|finding| vec![*finding])?;
+        let text = Texts::default().decrypted(tree, file)?;
         objects(file, text, None)
     });
     collect(files.collect(), plain().cloned().collect())
@@ -269,6 +310,8 @@ fn objects(
             (output.text, Some(output.lines))
         }
     };
+    // The metadata of an encrypted file is still there, with its authentication code.
+    let is_encrypted = lines.is_none() && pleach_sops::is_encrypted(&content);
     let text = Arc::new(Text {
         file: file.to_owned(),
         content,
@@ -287,7 +330,11 @@ fn objects(
             line: document.line,
             pointer: String::new(),
         };
-        expand(document.value, place, None, &mut objects);
+        let mut value = document.value;
+        if is_encrypted && let Value::Object(object) = &mut value {
+            object.shift_remove(pleach_sops::METADATA);
+        }
+        expand(value, place, None, &mut objects);
     }
     Ok(objects)
 }

@@ -1,5 +1,6 @@
 //! The leaves of an encrypted file.
 
+use pleach_model::data_keys::DataKey;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 use pleach_model::object::yaml::{self, Scalar};
@@ -10,7 +11,7 @@ use std::fmt::Write as _;
 use crate::leaf::{Leaf, Plain, write};
 use crate::metadata::{self, Metadata};
 use crate::spelling::covered;
-use crate::{DataKey, METADATA, Opened, leaf_error};
+use crate::{METADATA, Opened, leaf_error};
 
 /// Start of the hashed text if the MAC covers encrypted leaves only.
 const ONLY_ENCRYPTED: [u8; 32] = [

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Number, Value};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
+use pleach_model::data_keys::DataKey;
 use zeroize::Zeroizing;
 
-use crate::DataKey;
 
 const START: &str = "ENC[AES256_GCM,data:";
 /// SOPS uses nonces of 32 bytes.
@@ -78,7 +78,7 @@ impl Leaf {
         let mut bytes = Zeroizing::new(self.data.clone());
         let nonce = Nonce::<Cipher>::try_from(self.nonce.as_slice()).ok()?;
         let tag = Tag::<Cipher>::try_from(self.tag.as_slice()).ok()?;
-        Cipher::new_from_slice(&key.0[..])
+        Cipher::new_from_slice(key.bytes())
             .ok()?
             .decrypt_inout_detached(
                 &nonce,
@@ -154,7 +154,7 @@ pub(crate) fn write(value: &Value) -> String {
 pub(crate) fn seal(key: &DataKey, context: &str, bytes: &[u8], kind: &str) -> String {
     let nonce: [u8; 32] = Sha256::digest([context.as_bytes(), bytes].concat()).into();
     let mut data = bytes.to_vec();
-    let tag = Cipher::new_from_slice(&key.0[..])
+    let tag = Cipher::new_from_slice(key.bytes())
         .unwrap()
         .encrypt_inout_detached(
             &nonce.into(),

@@ -14,44 +14,16 @@ mod metadata;
 mod rules;
 mod spelling;
 
-use std::fmt;
-
+use pleach_model::data_keys::{DataKey, DataKeys, EncryptedValues};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 use serde_json::Value;
-use zeroize::Zeroizing;
 
 use document::Document;
 use metadata::Metadata;
-pub use metadata::Recipient;
 
 /// Root key of the metadata. The reader of an opened file ignores it.
 pub const METADATA: &str = "sops";
-
-/// A data key, erased from memory on drop.
-#[derive(Clone)]
-pub struct DataKey(Zeroizing<[u8; 32]>);
-
-impl DataKey {
-    /// Copies a key. `None` if it does not have 32 bytes.
-    pub fn new(bytes: &[u8]) -> Option<Self> {
-        let key: [u8; 32] = bytes.try_into().ok()?;
-        Some(Self(Zeroizing::new(key)))
-    }
-}
-
-impl fmt::Debug for DataKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DataKey(…)")
-    }
-}
-
-/// Decrypts data keys.
-pub trait DataKeys {
-    /// Returns the data key that one of the recipients received. Fails with the places that were
-    /// searched, one text each.
-    fn data_key(&self, recipients: &[Recipient]) -> Result<DataKey, Vec<String>>;
-}
 
 /// An opened file.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +32,37 @@ pub struct Opened {
     pub text: String,
     /// The values that were encrypted.
     pub values: Vec<Value>,
+}
+
+/// A file whose values were encrypted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Read {
+    /// With the original values.
+    Decrypted(Opened),
+    /// With stand-ins.
+    StandIns(Opened),
+}
+
+/// Reads an encrypted file.
+pub fn read(
+    file: &str,
+    text: &str,
+    values: EncryptedValues<'_>,
+) -> Result<Read, Vec<Finding>> {
+    match values {
+        EncryptedValues::Decrypt(keys) => open(file, text, keys).map(Read::Decrypted),
+        EncryptedValues::DecryptIfPossible(keys) => match open(file, text, keys) {
+            Err(findings) if findings.iter().all(is_about_keys) => {
+                stand_in(file, text).map(Read::StandIns)
+            }
+            opened => opened.map(Read::Decrypted),
+        },
+        EncryptedValues::StandIns => stand_in(file, text).map(Read::StandIns),
+    }
+}
+
+fn is_about_keys(finding: &Finding) -> bool {
+    ["sops-key", "sops-recipient"].contains(&&*finding.code)
 }
 
 /// Returns whether a file declares that it is encrypted: a map at the root with the metadata.

@@ -1,5 +1,6 @@
 //! Metadata of an encrypted file: the map `sops` at the root of its first document.
 
+use pleach_model::data_keys::Recipient;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Origin, yaml};
 use regex::RegexBuilder;
@@ -13,15 +14,6 @@ use crate::{METADATA, leaf};
 const LARGEST_REGEX: usize = 1 << 20;
 /// Maximum number of recipients.
 const MOST_RECIPIENTS: usize = 100;
-
-/// A recipient of the data key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recipient {
-    /// Public key, such as `age1…`.
-    pub name: String,
-    /// The encrypted data key, in the armor of age.
-    pub armored: String,
-}
 
 /// Metadata of a file.
 #[derive(Debug)]

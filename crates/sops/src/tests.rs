@@ -1,5 +1,6 @@
 //! Files are sealed here with the rules of SOPS; `make interop` compares with the real program.
 
+use pleach_model::data_keys::Recipient;
 use rstest::rstest;
 
 use super::*;

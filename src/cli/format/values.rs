@@ -195,6 +195,7 @@ mod tests {
             findings: Vec::new(),
             inputs: Vec::new(),
             secret_values: SecretValues::of(&json!({"writeOnly": true}), &json!("marked-value")),
+            stand_ins: Vec::new(),
         };
         Secrets::of(&[&rendered])
     }

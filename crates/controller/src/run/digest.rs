@@ -160,6 +160,8 @@ fn rendering(rendered: &Rendered) -> impl Hash + '_ {
         findings: _,
         inputs: _,
         secret_values,
+        // A followed branch has none.
+        stand_ins: _,
     } = rendered;
     let objects = manifests.iter();
     let objects: Vec<(&ObjectId, Digest)> = objects

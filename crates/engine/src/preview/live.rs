@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pleach_config::ClusterRef;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Manifest, ReleaseName};
+use pleach_model::object::{Manifest, Origin, ReleaseName};
 use pleach_planner::allow::Allow;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::view::Drawing;
@@ -82,6 +82,14 @@ impl ComparisonAccess<'_> {
     /// Returns the reasons not to query the cluster about a release. Objects of other tenants must
     /// not be disclosed to readers of the preview.
     fn refusals(&self, subject: &Subject<'_>) -> Vec<Finding> {
+        if let Subject::Desired(_, rendered) = subject
+            && let Some(file) = rendered.stand_ins.first()
+        {
+            let message = "not compared with the cluster: the values of an encrypted file are not known here";
+            return vec![
+                Finding::error(Kind::Repository, "sops-key", message).at(Origin::new(&**file, 0)),
+            ];
+        }
         match (self.allow, subject) {
             (Some(allow), Subject::Desired(_, rendered)) => {
                 allow.refuse(rendered.manifests.iter().map(Manifest::id))

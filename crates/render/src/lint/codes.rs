@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
-pub const CODES: [Code; 78] = [
+pub const CODES: [Code; 84] = [
     code(
         "annotation",
         "An annotation of pleach that is unknown, or that has an invalid value.",
@@ -196,6 +196,30 @@ pub const CODES: [Code; 78] = [
     code(
         "service-without-port",
         "`targetPort` of a Service names a port that the selected pods do not have.",
+    ),
+    code(
+        "sops-format",
+        "An encrypted file that sops did not write, or that uses key groups, anchors or tags.",
+    ),
+    code(
+        "sops-key",
+        "No age key fits an encrypted file. The message names its recipients and every place that was searched.",
+    ),
+    code(
+        "sops-leaf",
+        "A value of an encrypted file does not open: it was changed, or comes from another file or field. Or it is not encrypted although the rules of the file demand it.",
+    ),
+    code(
+        "sops-mac",
+        "The authentication code of an encrypted file differs: the file was edited without sops, or a value was moved.",
+    ),
+    code(
+        "sops-recipient",
+        "An encrypted file has no recipient that pleach reads, only keys of a cloud, PGP, ssh or post-quantum keys.",
+    ),
+    code(
+        "sops-stand-in",
+        "A note: no age key fits, so encrypted values are shown as stand-ins. Equal ciphertexts have equal stand-ins.",
     ),
     code(
         "state-object",

@@ -1,0 +1,117 @@
+//! Manifests that sops 3.13.3 encrypted for a key of age 1.3.1. The files of `tests/fixtures/sops`
+//! were written by the real programs; `changed.yaml` by `sops set`.
+
+use super::{Folder, Run};
+
+const KEYS: &str = include_str!("../../fixtures/sops/keys.txt");
+const SECRET: &str = include_str!("../../fixtures/sops/secret.yaml");
+const CHANGED: &str = include_str!("../../fixtures/sops/changed.yaml");
+const PLAIN: &str = include_str!("../../fixtures/sops/plain.yaml");
+/// Values that no output may contain.
+const PLANTED: [&str; 2] = ["correct-horse-battery", "planted-second-value"];
+const FILE: &str = "manifests/web/secret.yaml";
+
+fn folder() -> Folder {
+    Folder::with(&[
+        (
+            "pleach.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n",
+        ),
+        (
+            "environments/dev.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases: [{bundle: web, namespace: web}]\n",
+        ),
+        (
+            "manifests/web/bundle.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+        ),
+        (FILE, SECRET),
+    ])
+}
+
+fn with_key(folder: &Folder, arguments: &[&str]) -> Run {
+    folder.finish(folder.command(arguments).env("SOPS_AGE_KEY", KEYS))
+}
+
+#[track_caller]
+fn assert_nothing_planted(run: &Run) {
+    let shown = run.shown();
+    assert!(PLANTED.iter().all(|value| !shown.contains(value)), "{shown}");
+}
+
+#[test]
+fn a_decrypted_manifest_renders_as_the_plain_one() {
+    let folder = folder();
+    let decrypted = with_key(&folder, &["render", "dev", "--show-secrets"]);
+    assert_eq!(decrypted.code, 0, "{}", decrypted.shown());
+    folder.write(FILE, PLAIN);
+    let plain = folder.run(&["render", "dev", "--show-secrets"]);
+    assert_eq!(plain.code, 0, "{}", plain.shown());
+    let objects = |run: &Run| {
+        let lines = run.stdout.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<String>>()
+    };
+    assert_eq!(objects(&decrypted), objects(&plain));
+    assert!(decrypted.stdout.contains(PLANTED[0]));
+}
+
+#[test]
+fn decrypted_values_are_masked() {
+    let folder = folder();
+    for arguments in [
+        &["render", "dev"][..],
+        &["render", "dev", "-o", "json"],
+        &["lint"],
+    ] {
+        let run = with_key(&folder, arguments);
+        assert_eq!(run.code, 0, "{}", run.shown());
+        assert_nothing_planted(&run);
+    }
+}
+
+#[test]
+fn without_a_key_there_are_stand_ins_and_no_plan() {
+    let folder = folder();
+    let render = folder.run(&["render", "dev"]);
+    assert_eq!(render.code, 0, "{}", render.shown());
+    assert!(render.stdout.contains("url: encrypted/"), "{}", render.shown());
+    assert!(render.stderr.contains("no key fits"), "{}", render.shown());
+    let plan = folder.run(&["plan", "dev"]);
+    insta::assert_snapshot!(plan.shown());
+}
+
+#[test]
+fn a_changed_ciphertext_is_a_change_of_its_field_only() {
+    let folder = folder();
+    for arguments in [&["init", "--quiet"][..], &["add", "."]] {
+        let mut git = assert_cmd::Command::new("git");
+        git.current_dir(folder.path()).args(arguments).unwrap();
+    }
+    let mut git = assert_cmd::Command::new("git");
+    git.current_dir(folder.path())
+        .args(["-c", "user.name=a", "-c", "user.email=a@example.org"])
+        .args(["commit", "--quiet", "--message=first"])
+        .unwrap();
+    folder.write(FILE, CHANGED);
+    let diff = folder.run(&["diff", "dev", "--base", "HEAD"]);
+    assert_eq!(diff.code, 0, "{}", diff.shown());
+    let changed = |run: &Run, sign: char| {
+        let lines = run.stdout.lines().map(str::trim_start);
+        lines.filter(|line| line.starts_with(sign) && !line.starts_with("---") && !line.starts_with("+++")).count()
+    };
+    assert_eq!((changed(&diff, '-'), changed(&diff, '+')), (1, 1), "{}", diff.shown());
+    assert!(diff.stdout.contains("password"), "{}", diff.shown());
+    let decrypted = with_key(&folder, &["diff", "dev", "--base", "HEAD"]);
+    assert_nothing_planted(&decrypted);
+    assert_eq!(changed(&decrypted, '+'), 1, "{}", decrypted.shown());
+}
+
+#[test]
+fn an_edited_file_is_refused_with_its_place() {
+    let folder = folder();
+    folder.write(FILE, &SECRET.replace("name: web", "name: wed"));
+    let lint = with_key(&folder, &["lint"]);
+    assert_eq!(lint.code, 3, "{}", lint.shown());
+    assert!(lint.stdout.contains("sops-mac"), "{}", lint.shown());
+    assert_nothing_planted(&lint);
+}
