@@ -89,11 +89,7 @@ impl Context {
         self.open_with(revision, false)
     }
 
-    fn open_with(
-        &self,
-        revision: Option<&str>,
-        must_decrypt: bool,
-    ) -> Result<Opened, CliError> {
+    fn open_with(&self, revision: Option<&str>, must_decrypt: bool) -> Result<Opened, CliError> {
         let folder = self.folder()?;
         let source = Source::open(&folder)?;
         Ok(match revision {

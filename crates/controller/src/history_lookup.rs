@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assignment::Assigned;
 use super::crash::Attempt;
-use super::loader::{EnvironmentAt, Loader, check_cluster};
+use super::loader::{Loader, check_cluster};
 use super::{NAMED, Shared, SourcePolicy, backoff};
+use pleach_engine::bounded_render::EnvironmentAt;
 use pleach_engine::load::Loaded;
 use pleach_engine::words;
 use pleach_git::branch_history::BranchHistory;
@@ -309,6 +310,7 @@ impl Search {
             place: known.branch.reader().place(),
             commit: commit.to_owned(),
             name: self.environment.clone(),
+            age_keys: self.source_policy.age_keys.clone(),
         };
         let read = self.loader.load_blocking(&at)?;
         let read = read.and_then(|loaded| check_cluster(loaded, &self.source_policy));

@@ -16,11 +16,11 @@ use super::SourcePolicy;
 use super::crash::Attempt;
 use super::inputs::Inputs;
 use pleach_engine::{
-    bounded_render::{Answer, BoundedRenderError, RenderSlots},
+    bounded_render::{Answer, BoundedRenderError, EnvironmentAt, RenderSlots},
     load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly},
     words,
 };
-use pleach_git::{Revision, mirror::Place};
+use pleach_git::Revision;
 
 /// Result of loading an environment.
 #[derive(Debug)]
@@ -43,14 +43,6 @@ pub(super) struct Loader {
     pub(super) stop: CancellationToken,
 }
 
-/// An environment at a commit.
-#[derive(Debug, Clone)]
-pub(super) struct EnvironmentAt {
-    pub(super) place: Place,
-    pub(super) commit: String,
-    pub(super) name: String,
-}
-
 impl Loader {
     /// Loads an environment at a commit. Skips the load if the inputs are those of `known`, the
     /// inputs of the last load. Starts the attempt before rendering.
@@ -70,7 +62,7 @@ impl Loader {
             Ok(Ok(true)) => return LoadResult::Unchanged,
             Ok(Ok(false)) => {}
             Ok(Err(stall)) => return LoadResult::Failed(stall),
-            Err(_) => return at.panicked(),
+            Err(_) => return panicked(&at.commit),
         }
         // A suspect waits without a render slot.
         let permit = attempt.permit().await;
@@ -107,7 +99,7 @@ impl Loader {
             let read = read.map(|loaded| Box::new(loaded.charged(charge)));
             LoadResult::Loaded(Inputs::of(&tree, record), read)
         });
-        loading.await.unwrap_or_else(|_| at.panicked())
+        loading.await.unwrap_or_else(|_| panicked(&at.commit))
     }
 
     /// Loads an environment at a commit, without comparing it to a previous load. The outer error
@@ -156,12 +148,7 @@ impl Loader {
     }
 
     async fn render(&self, at: &EnvironmentAt) -> Result<Answer, BoundedRenderError> {
-        let EnvironmentAt {
-            place,
-            commit,
-            name,
-        } = at;
-        let rendering = self.slots.render(place.clone(), commit, name);
+        let rendering = self.slots.render(at);
         let ended = self.stop.run_until_cancelled(rendering).await;
         ended.unwrap_or_else(|| {
             Err(BoundedRenderError::Passing(
@@ -171,14 +158,13 @@ impl Loader {
     }
 }
 
-impl EnvironmentAt {
-    fn panicked(&self) -> LoadResult {
-        let words = of_commit(
-            &self.commit,
-            &"loading the environment panicked; this is a bug",
-        );
-        LoadResult::Exceeded(Stall::new("Internal", words))
-    }
+/// Returns the result of a load that panicked.
+fn panicked(commit: &str) -> LoadResult {
+    let words = of_commit(
+        commit,
+        &"loading the environment panicked; this is a bug",
+    );
+    LoadResult::Exceeded(Stall::new("Internal", words))
 }
 
 /// Prefixes a text with a short commit id.
@@ -227,6 +213,7 @@ fn load_from(
         place: _,
         commit,
         name,
+        age_keys: _,
     } = at;
     let invalid =
         |reason: &str, errors: &[String]| Stall::new(reason, of_commit(commit, &errors.join("; ")));

@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::report::{LastReport, RemovedRelease};
 use super::catch_panic::catch_panic;
-use super::loader::EnvironmentAt;
 use super::plan_facts::{failure, reasons};
 use super::requests::Requests;
 use super::run::{LIMIT, RunResult, Target, TermsDigest, execute, in_time};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
 use pleach_cluster::Class;
 use pleach_engine::{
+    bounded_render::EnvironmentAt,
     planning::{Candidate, Gone, Planned, candidates, gone, readable},
     sync::state::{self, Search},
     words,
@@ -233,6 +233,7 @@ impl UninstallTask {
     ) -> Option<Vec<Gone>> {
         let loaded = Arc::clone(&desired.loaded);
         let loader = self.shared.loader.clone();
+        let age_keys = desired.source_policy.age_keys.clone();
         let loading = tokio::task::spawn_blocking(move || {
             let place = reader.place();
             let tree = place.tree(&commit).ok()?;
@@ -242,6 +243,7 @@ impl UninstallTask {
                     place: place.clone(),
                     commit: commit.clone(),
                     name: environment.to_owned(),
+                    age_keys: age_keys.clone(),
                 })
             };
             Some(gone(&loaded, &tree, removed, &read))

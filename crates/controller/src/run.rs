@@ -448,6 +448,7 @@ mod tests {
             connection: Connection::new("test"),
             allow: None,
             minimum: Minimum::default(),
+            age_keys: None,
             reserved: Reserved {
                 namespace: Some("pleach".to_owned()),
                 secrets: BTreeSet::new(),
@@ -464,6 +465,7 @@ mod tests {
             cluster: None,
             fallback: None,
             minimum: Minimum::default(),
+            age_keys: None,
             forge: None,
         };
         let tenant = Store::ConfigMap {

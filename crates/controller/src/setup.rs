@@ -67,6 +67,8 @@ pub struct SourcePolicy {
     pub allow: Option<Allow>,
     /// Minimum sync policy of its environments.
     pub minimum: Minimum,
+    /// File with the age keys for encrypted files of its environments.
+    pub age_keys: Option<PathBuf>,
     /// Objects of the controller configuration, which releases must not change.
     pub reserved: Reserved,
     /// Forge with the preview comments that list effects. `None` if no preview queries the cluster.

@@ -43,27 +43,33 @@ pub const COMPUTING: Duration = Duration::from_mins(1);
 /// Longest answer, in bytes. The controller briefly holds an answer in memory.
 const LONGEST_ANSWER: u64 = 128 << 20;
 
-/// Request to the child process: the environment to render.
-#[derive(Debug, Serialize, Deserialize)]
+/// An environment at a commit: the request to the child process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Order {
-    place: Place,
-    commit: String,
-    environment: String,
+pub struct EnvironmentAt {
+    /// Location of the commit.
+    pub place: Place,
+    /// Id of the commit.
+    pub commit: String,
+    /// Name of the environment.
+    pub name: String,
+    /// File with age keys for encrypted files. The process reads it before it restricts itself.
+    pub age_keys: Option<PathBuf>,
 }
 
 /// Renders the requested environment in this process and prints the [answer](Answer) in pieces of
 /// whole lines. Prints nothing if the environment itself has errors, because the controller finds
 /// them when it resolves the environment. The process stays [restricted](sandbox) from then on.
 pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> {
-    let order: Order = serde_json::from_str(order)?;
+    let order: EnvironmentAt = serde_json::from_str(order)?;
     let folder = order.place.folder();
+    let keys = order.age_keys.as_deref().map(AgeKeys::of_file);
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
-    let tree = KeyedTree::decrypted(tree, AgeKeys::default());
+    let tree = KeyedTree::decrypted(tree, keys.unwrap_or_default());
     let recording = RecordingTree::new(&tree);
     let cached = CachingTree::new(&recording);
-    let Ok(partial) = resolve_partly(&cached, &order.environment) else {
+    let Ok(partial) = resolve_partly(&cached, &order.name) else {
         return Ok(());
     };
     let all = render_all(&cached, &partial.environment);
@@ -262,22 +268,12 @@ impl RenderSlots {
         }
     }
 
-    /// Renders an environment at a commit. The caller holds a [`RenderPermit`]. If this future is
+    /// Renders an environment. The caller holds a [`RenderPermit`]. If this future is
     /// dropped, the child process is killed.
-    pub async fn render(
-        &self,
-        place: Place,
-        commit: &str,
-        environment: &str,
-    ) -> Result<Answer, BoundedRenderError> {
-        let payer = (place.folder().to_owned(), environment.to_owned());
-        let order = Order {
-            place,
-            commit: commit.to_owned(),
-            environment: environment.to_owned(),
-        };
+    pub async fn render(&self, at: &EnvironmentAt) -> Result<Answer, BoundedRenderError> {
+        let payer = (at.place.folder().to_owned(), at.name.clone());
         let passing = |why: &dyn Display| BoundedRenderError::Passing(why.to_string());
-        let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
+        let order = serde_json::to_vec(at).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
         // A longer answer would exceed the budget even without any retained answer.
@@ -367,7 +363,13 @@ mod tests {
         let place = json!({"folder": "/srv/fleet", "prefix": ""});
         let place = serde_json::from_value(place).unwrap();
         let slots = RenderSlots::within(program, LONGEST_ANSWER);
-        slots.render(place, "c0ffee", "web").await
+        let at = EnvironmentAt {
+            place,
+            commit: "c0ffee".to_owned(),
+            name: "web".to_owned(),
+            age_keys: None,
+        };
+        slots.render(&at).await
     }
 
     #[rstest]

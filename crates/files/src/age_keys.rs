@@ -22,13 +22,18 @@ impl AgeKeys {
     pub fn of_user(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let mut keys = Self::default();
         if let Some(text) = variable("SOPS_AGE_KEY") {
-            keys.add("SOPS_AGE_KEY", &Zeroizing::new(text.to_string_lossy().into_owned()));
+            keys.add(
+                "SOPS_AGE_KEY",
+                &Zeroizing::new(text.to_string_lossy().into_owned()),
+            );
         } else {
             keys.searched.push("SOPS_AGE_KEY is not set".to_owned());
         }
         match variable("SOPS_AGE_KEY_FILE") {
             Some(path) => keys.add_file(Path::new(&path)),
-            None => keys.searched.push("SOPS_AGE_KEY_FILE is not set".to_owned()),
+            None => keys
+                .searched
+                .push("SOPS_AGE_KEY_FILE is not set".to_owned()),
         }
         let home = || Some(PathBuf::from(variable("HOME")?).join(".config"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
@@ -79,7 +84,8 @@ impl AgeKeys {
             0 => String::new(),
             count => format!(" and {count} unreadable"),
         };
-        self.searched.push(format!("{place} has {keys} {plural}{others}"));
+        self.searched
+            .push(format!("{place} has {keys} {plural}{others}"));
     }
 }
 

@@ -148,6 +148,8 @@ pub struct EnvironmentGrant {
     pub allow: Option<Allow>,
     /// Minimum policy for the environments.
     pub minimum: Minimum,
+    /// File with the age keys for their encrypted files.
+    pub age_keys: Option<String>,
 }
 
 /// Connection to a cluster.
@@ -501,6 +503,7 @@ fn grant(
             file::Allow::Only(list) => Some(Allow::new(&list)),
         },
         minimum,
+        age_keys: value.decryption.map(|decryption| decryption.age_keys_file),
     })
 }
 

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
 use pleach_sops::Read;
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};

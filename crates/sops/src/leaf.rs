@@ -5,12 +5,11 @@ use aes_gcm::aead::{AeadInOut as _, KeyInit as _, Nonce, Tag};
 use aes_gcm::{AesGcm, aes::Aes256};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pleach_model::data_keys::DataKey;
 use serde_json::{Number, Value};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
-use pleach_model::data_keys::DataKey;
 use zeroize::Zeroizing;
-
 
 const START: &str = "ENC[AES256_GCM,data:";
 /// SOPS uses nonces of 32 bytes.

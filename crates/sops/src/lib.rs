@@ -44,11 +44,7 @@ pub enum Read {
 }
 
 /// Reads an encrypted file.
-pub fn read(
-    file: &str,
-    text: &str,
-    values: EncryptedValues<'_>,
-) -> Result<Read, Vec<Finding>> {
+pub fn read(file: &str, text: &str, values: EncryptedValues<'_>) -> Result<Read, Vec<Finding>> {
     match values {
         EncryptedValues::Decrypt(keys) => open(file, text, keys).map(Read::Decrypted),
         EncryptedValues::DecryptIfPossible(keys) => match open(file, text, keys) {

@@ -289,6 +289,7 @@ fn grant(
         connection,
         allow: granted.allow,
         minimum: granted.minimum,
+        age_keys: granted.age_keys.map(|file| folder.join(file)),
         reserved,
         forge,
     }

@@ -65,6 +65,8 @@ pub(super) async fn from_arguments(
     connection.context.clone_from(&ctx.settings.context);
     connection.keys = keys(&connection, key_namespace);
     let url = remote.url.clone();
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let age_keys = std::env::var_os("SOPS_AGE_KEY_FILE").map(PathBuf::from);
     let grants = branches.into_iter().map(|branches| {
         Arc::new(SourcePolicy {
             url: url.clone(),
@@ -74,6 +76,7 @@ pub(super) async fn from_arguments(
             connection: connection.clone(),
             allow: None,
             minimum: Minimum::default(),
+            age_keys: age_keys.clone(),
             reserved: Reserved::default(),
             forge: None,
         })

@@ -36,7 +36,10 @@ fn with_key(folder: &Folder, arguments: &[&str]) -> Run {
 #[track_caller]
 fn assert_nothing_planted(run: &Run) {
     let shown = run.shown();
-    assert!(PLANTED.iter().all(|value| !shown.contains(value)), "{shown}");
+    assert!(
+        PLANTED.iter().all(|value| !shown.contains(value)),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -74,7 +77,11 @@ fn without_a_key_there_are_stand_ins_and_no_plan() {
     let folder = folder();
     let render = folder.run(&["render", "dev"]);
     assert_eq!(render.code, 0, "{}", render.shown());
-    assert!(render.stdout.contains("url: encrypted/"), "{}", render.shown());
+    assert!(
+        render.stdout.contains("url: encrypted/"),
+        "{}",
+        render.shown()
+    );
     assert!(render.stderr.contains("no key fits"), "{}", render.shown());
     let plan = folder.run(&["plan", "dev"]);
     insta::assert_snapshot!(plan.shown());
@@ -97,9 +104,18 @@ fn a_changed_ciphertext_is_a_change_of_its_field_only() {
     assert_eq!(diff.code, 0, "{}", diff.shown());
     let changed = |run: &Run, sign: char| {
         let lines = run.stdout.lines().map(str::trim_start);
-        lines.filter(|line| line.starts_with(sign) && !line.starts_with("---") && !line.starts_with("+++")).count()
+        lines
+            .filter(|line| {
+                line.starts_with(sign) && !line.starts_with("---") && !line.starts_with("+++")
+            })
+            .count()
     };
-    assert_eq!((changed(&diff, '-'), changed(&diff, '+')), (1, 1), "{}", diff.shown());
+    assert_eq!(
+        (changed(&diff, '-'), changed(&diff, '+')),
+        (1, 1),
+        "{}",
+        diff.shown()
+    );
     assert!(diff.stdout.contains("password"), "{}", diff.shown());
     let decrypted = with_key(&folder, &["diff", "dev", "--base", "HEAD"]);
     assert_nothing_planted(&decrypted);

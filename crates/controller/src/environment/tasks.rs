@@ -23,11 +23,12 @@ use crate::connected::Connected;
 use crate::crash::Attempt;
 use crate::history_lookup::{LookupRequest, LookupResult};
 use crate::inputs::Inputs;
-use crate::loader::{EnvironmentAt, LoadResult, check_cluster};
+use crate::loader::{LoadResult, check_cluster};
 use crate::requests::Requests;
 use crate::stalled_releases::{PreviousRelease, complete};
 use crate::{ControllerEvent, Shared};
 use pleach_engine::{
+    bounded_render::EnvironmentAt,
     load::Loaded,
     sync::{
         is_cluster,
@@ -165,6 +166,7 @@ impl Executor {
             place: reader.place(),
             commit,
             name: self.key.environment.clone(),
+            age_keys: self.current.source_policy.age_keys.clone(),
         };
         let known = self.inputs.as_ref().filter(|(id, _)| Some(*id) == inputs);
         let known = known.map(|(_, inputs)| inputs.clone());

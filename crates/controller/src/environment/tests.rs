@@ -72,6 +72,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         connection: Connection::new("pleach/0.0.0"),
         allow: None,
         minimum: Minimum::default(),
+        age_keys: None,
         reserved: Reserved::default(),
         forge: None,
     };

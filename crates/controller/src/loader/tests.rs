@@ -47,6 +47,7 @@ fn repository() -> (tempfile::TempDir, EnvironmentAt) {
         place: serde_json::from_value(place).unwrap(),
         commit: git(&["rev-parse", "HEAD"]),
         name: "dev".to_owned(),
+        age_keys: None,
     };
     (folder, at)
 }
@@ -153,7 +154,11 @@ async fn an_environment_is_stalled_until_memory_is_free() {
     };
     let attempt = attempt(folder.path());
     let load = async || loader.load(at.clone(), None, &attempt).await;
-    let render = loader.slots.render(at.place.clone(), &at.commit, "other");
+    let other = EnvironmentAt {
+        name: "other".to_owned(),
+        ..at.clone()
+    };
+    let render = loader.slots.render(&other);
     let other = render.await.unwrap().charge().unwrap();
     let loaded = |read: LoadResult| {
         let LoadResult::Loaded(_, Ok(loaded)) = read else {
@@ -174,7 +179,11 @@ async fn an_environment_is_stalled_until_memory_is_free() {
     // A waiting release retains a part of the environment, which others count.
     let part = next.alone("web");
     drop(next);
-    let render = loader.slots.render(at.place.clone(), &at.commit, "other");
+    let other = EnvironmentAt {
+        name: "other".to_owned(),
+        ..at.clone()
+    };
+    let render = loader.slots.render(&other);
     let answer = render.await.unwrap();
     assert!(answer.charge().is_none());
     drop(part);

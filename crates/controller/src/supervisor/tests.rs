@@ -72,6 +72,7 @@ fn repository(environments: &[&str]) -> Repository {
             connection: Connection::new("pleach/0.0.0"),
             allow: None,
             minimum: Minimum::default(),
+            age_keys: None,
             reserved: Reserved::default(),
             forge: None,
         })

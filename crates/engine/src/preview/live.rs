@@ -85,7 +85,8 @@ impl ComparisonAccess<'_> {
         if let Subject::Desired(_, rendered) = subject
             && let Some(file) = rendered.stand_ins.first()
         {
-            let message = "not compared with the cluster: the values of an encrypted file are not known here";
+            let message =
+                "not compared with the cluster: the values of an encrypted file are not known here";
             return vec![
                 Finding::error(Kind::Repository, "sops-key", message).at(Origin::new(&**file, 0)),
             ];

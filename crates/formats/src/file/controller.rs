@@ -166,6 +166,16 @@ pub struct EnvironmentGrant {
     /// The least strict `sync.interval`, `sync.approval`, `sync.windows` and `protect` of
     /// its environments.
     pub minimum: Option<Minimum>,
+    /// Keys for encrypted files of its branches. Previews of pull requests never get them.
+    pub decryption: Option<Decryption>,
+}
+
+/// Keys for encrypted files.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Decryption {
+    /// File with age keys, one per line.
+    pub age_keys_file: String,
 }
 
 /// The least strict policy of environments. An environment file can only be stricter.
