@@ -47,17 +47,17 @@ mod tests {
 
     use super::*;
 
-    fn regex(text: &str) -> Option<Regex> {
-        Some(Regex::new(text).unwrap())
+    fn regex(text: &str) -> Regex {
+        Regex::new(text).unwrap()
     }
 
     #[rstest]
     #[case::all(Rules::default(), &["data", "password"], Some(true))]
     #[case::suffix(Rules { unencrypted_suffix: Some("_plain".into()), ..Rules::default() }, &["a_plain", "b"], Some(false))]
     #[case::other_suffix(Rules { encrypted_suffix: Some("_secret".into()), ..Rules::default() }, &["a", "b"], Some(false))]
-    #[case::regex(Rules { encrypted_regex: regex("^(data|stringData)$"), ..Rules::default() }, &["stringData", "b"], Some(true))]
-    #[case::no_match(Rules { encrypted_regex: regex("^(data|stringData)$"), ..Rules::default() }, &["metadata", "name"], Some(false))]
-    #[case::plain_regex(Rules { unencrypted_regex: regex("^kind$"), ..Rules::default() }, &["kind"], Some(false))]
+    #[case::regex(Rules { encrypted_regex: Some(regex("^(data|stringData)$")), ..Rules::default() }, &["stringData", "b"], Some(true))]
+    #[case::no_match(Rules { encrypted_regex: Some(regex("^(data|stringData)$")), ..Rules::default() }, &["metadata", "name"], Some(false))]
+    #[case::plain_regex(Rules { unencrypted_regex: Some(regex("^kind$")), ..Rules::default() }, &["kind"], Some(false))]
     #[case::comment(Rules { by_comment: true, ..Rules::default() }, &["kind"], None)]
     fn keys_decide(#[case] rules: Rules, #[case] path: &[&str], #[case] expected: Option<bool>) {
         let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();

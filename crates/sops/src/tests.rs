@@ -1,7 +1,10 @@
 //! Files are sealed here with the rules of SOPS; `make interop` compares with the real program.
 
+use std::fmt::Write as _;
+
 use pleach_model::data_keys::Recipient;
 use rstest::rstest;
+use sha2::{Digest as _, Sha512};
 
 use super::*;
 use crate::leaf::seal;
@@ -33,9 +36,10 @@ fn metadata(covered: &str, more: &str) -> String {
 }
 
 fn leaf_of_mac(covered: &str) -> String {
-    use sha2::{Digest as _, Sha512};
-    let hash = Sha512::digest(covered);
-    let hash: String = hash.iter().map(|byte| format!("{byte:02X}")).collect();
+    let mut hash = String::new();
+    for byte in Sha512::digest(covered) {
+        write!(hash, "{byte:02X}").unwrap();
+    }
     seal(&key(), TIME, hash.as_bytes(), "str")
 }
 

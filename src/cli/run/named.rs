@@ -1,6 +1,7 @@
 //! Controller configuration from arguments: one repository and the branches of its environments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_formats::sync::Minimum;

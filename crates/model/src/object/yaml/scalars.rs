@@ -118,24 +118,25 @@ fn value_ended(open: &mut [Open]) {
 }
 
 /// Byte offsets of characters.
-struct Offsets(Option<Vec<usize>>);
+struct Offsets {
+    /// `None` for ASCII, where characters are bytes.
+    starts: Option<Vec<usize>>,
+    end: usize,
+}
 
 impl Offsets {
     fn of(text: &str) -> Self {
-        Self((!text.is_ascii()).then(|| {
-            let starts = text.char_indices().map(|(at, _)| at);
-            starts.chain([text.len()]).collect()
-        }))
+        let starts = || text.char_indices().map(|(at, _)| at).collect();
+        Self {
+            starts: (!text.is_ascii()).then(starts),
+            end: text.len(),
+        }
     }
 
     fn byte(&self, index: usize) -> usize {
-        match &self.0 {
+        match &self.starts {
             None => index,
-            Some(starts) => starts
-                .get(index)
-                .or(starts.last())
-                .copied()
-                .unwrap_or(index),
+            Some(starts) => starts.get(index).copied().unwrap_or(self.end),
         }
     }
 }
@@ -148,29 +149,27 @@ mod tests {
     fn scalars_have_their_path_spelling_and_place() {
         let text = "a: 0x10\nb:\n  - 'ü x'\n  - c: \"y\\n\"\n---\nd: |\n  z\n";
         let documents = scalars(text).unwrap();
-        let found: Vec<Vec<(String, &str, bool, &str, usize)>> = documents
+        let shown = |one: &Scalar| {
+            let (path, line) = (one.path.join("/"), one.line);
+            let written = &text[one.range.clone()];
+            format!("{line} {path} {written} {:?} {}", one.text, one.is_plain)
+        };
+        let found: Vec<Vec<String>> = documents
             .iter()
-            .map(|document| {
-                let of = |scalar: &'_ Scalar| scalar.path.join("/");
-                document
-                    .iter()
-                    .map(|one| {
-                        let written = &text[one.range.clone()];
-                        (of(one), one.text.as_str(), one.is_plain, written, one.line)
-                    })
-                    .collect()
-            })
+            .map(|document| document.iter().map(shown).collect())
             .collect();
         assert_eq!(
             found[0],
             [
-                ("a".to_owned(), "0x10", true, "0x10", 1),
-                ("b".to_owned(), "ü x", false, "'ü x'", 3),
-                ("b/c".to_owned(), "y\n", false, "\"y\\n\"", 4),
+                "1 a 0x10 \"0x10\" true",
+                "3 b 'ü x' \"ü x\" false",
+                "4 b/c \"y\\n\" \"y\\n\" false",
             ]
         );
-        assert_eq!(found[1].len(), 1);
-        assert_eq!((&*found[1][0].0, found[1][0].1), ("d", "z\n"));
+        let [block] = &documents[1][..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!((&*block.path, &*block.text), (&["d".to_owned()][..], "z\n"));
     }
 
     #[test]
