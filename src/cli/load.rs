@@ -262,6 +262,7 @@ impl Context {
 
 /// Adds the age keys of the user to a tree.
 fn keyed<T: FileTree>(tree: T, must_decrypt: bool) -> KeyedTree<T, AgeKeys> {
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
     let keys = AgeKeys::of_user(&|name| std::env::var_os(name));
     if must_decrypt {
         KeyedTree::decrypted(tree, keys)
