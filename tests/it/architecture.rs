@@ -17,7 +17,7 @@ const PRODUCTS: [&[&str]; 5] = [
 ];
 
 /// Crates without clock, files, network and randomness.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "config",
     "fields",
     "formats",
@@ -27,6 +27,7 @@ const PURE: [&str; 9] = [
     "render",
     "report",
     "state",
+    "sops",
 ];
 
 /// Crates with I/O.

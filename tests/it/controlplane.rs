@@ -42,10 +42,8 @@ impl Machine {
             let mut lines = modules.lines().map(str::split_whitespace);
             lines
                 .find_map(|mut words| {
-                    words
-                        .next()
-                        .filter(|word| *word == module)
-                        .and(words.next())
+                    let is_module = words.next() == Some(module);
+                    words.next().filter(|_| is_module)
                 })
                 .unwrap()
                 .to_owned()

@@ -160,10 +160,7 @@ impl Loader {
 
 /// Returns the result of a load that panicked.
 fn panicked(commit: &str) -> LoadResult {
-    let words = of_commit(
-        commit,
-        &"loading the environment panicked; this is a bug",
-    );
+    let words = of_commit(commit, &"loading the environment panicked; this is a bug");
     LoadResult::Exceeded(Stall::new("Internal", words))
 }
 
