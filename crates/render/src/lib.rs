@@ -331,7 +331,7 @@ impl<'a> Started<'a> {
     }
 }
 
-/// Reports encrypted files whose values are replaced by stand-ins, with one note for all of them.
+/// Reports encrypted files whose values are replaced by stand-ins, with one warning for all of them.
 fn stand_ins(files: &[String]) -> Option<Finding> {
     let (first, others) = files.split_first()?;
     let others = match others.len() {
@@ -340,8 +340,8 @@ fn stand_ins(files: &[String]) -> Option<Finding> {
         count => format!(", also of {count} other files"),
     };
     let message = format!("no key fits: encrypted values are shown as stand-ins{others}");
-    let note = Finding::note(Kind::Repository, "sops-stand-in", message);
-    Some(note.at(Origin::new(&**first, 0)))
+    let warning = Finding::warning(Kind::Repository, "sops-stand-in", message);
+    Some(warning.at(Origin::new(&**first, 0)))
 }
 
 /// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones

@@ -219,7 +219,7 @@ pub const CODES: [Code; 84] = [
     ),
     code(
         "sops-stand-in",
-        "A note: no age key fits, so encrypted values are shown as stand-ins. Equal ciphertexts have equal stand-ins.",
+        "A warning: no age key fits, so encrypted values are shown as stand-ins. Equal ciphertexts have equal stand-ins.",
     ),
     code(
         "state-object",
