@@ -435,7 +435,7 @@ fn a_bounded_process_cannot_read_the_token() {
         let folder = copies.path().join(copy);
         let folder = folder.to_str().unwrap();
         let place = json!({"folder": folder, "prefix": ""});
-        let order = json!({"place": place, "commit": commit, "environment": "staging"});
+        let order = json!({"place": place, "commit": commit, "name": "staging"});
         let rendered = worker(&["worker", "render"], &order.to_string());
         assert_eq!(rendered.status.code(), Some(code), "{copy}: {rendered:?}");
         let (base, head) = (format!("--base={commit}"), format!("--head={commit}"));

@@ -374,7 +374,7 @@ mod tests {
 
     #[rstest]
     #[case::it_can(
-        r#"test "$*" = "worker render" && grep -q '"commit":"c0ffee","environment":"web"'"#,
+        r#"test "$*" = "worker render" && grep -q '"commit":"c0ffee","name":"web"'"#,
         ""
     )]
     #[case::ended(
