@@ -89,7 +89,7 @@ async fn pods_that_cannot_run_are_explained() {
     let run = pleach.run(&["apply", "dev/good", "--yes"]).await.unwrap();
     run.ended_with(0).unwrap();
     let run = pleach.run(&["status", "dev/good"]).await.unwrap();
-    assert!(run.says("dev/good: 2 objects ready"), "{run}");
+    assert!(run.says("✓ 2 objects ready\nREADY"), "{run}");
 
     // A failed wait explains every object, and the status as well.
     let run = pleach.run(&["apply", "dev/bad", "--yes"]).await.unwrap();
@@ -103,10 +103,7 @@ async fn pods_that_cannot_run_are_explained() {
     }
     let run = pleach.run(&["status", "dev/bad"]).await.unwrap();
     let run = run.ended_with(0).unwrap();
-    assert!(
-        run.says("dev/bad: NOT READY: 1 of 5 objects ready"),
-        "{run}"
-    );
+    assert!(run.says("✓ 1 object ready\nNOT READY"), "{run}");
     for (name, _, _) in broken() {
         let line = format!("✗ Deployment.apps/bad/{name}");
         assert!(run.says(&line), "{name}\n{run}");
