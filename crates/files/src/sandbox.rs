@@ -86,7 +86,7 @@ pub enum Work<'a> {
     Cluster,
 }
 
-/// What a work needs besides files.
+/// Permissions of a kind of work besides files.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     /// Sockets.
