@@ -94,6 +94,7 @@ impl Folder {
         let text = |bytes: Vec<u8>| {
             String::from_utf8(bytes)
                 .unwrap()
+                .replace(&here.join("home").display().to_string(), "HOME")
                 .replace(&here.display().to_string(), "HERE")
         };
         Run {
