@@ -8,6 +8,7 @@ use pleach_planner::text_diff::View;
 use pleach_planner::view::{Drawing, ReleaseDiff};
 
 use super::error::CliError;
+use super::load::Keys;
 use super::session::Session;
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, format, mask};
@@ -80,8 +81,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         full_deletes: args.all,
     };
     if let Some(base) = &args.base {
-        let base = ctx.end(Some(base))?;
-        let head = ctx.end(ctx.settings.revision.as_deref())?;
+        let base = ctx.end(Some(base), Keys::IfPossible)?;
+        let head = ctx.end(ctx.settings.revision.as_deref(), Keys::IfPossible)?;
         let scope = Compared {
             environment: &args.target.environment,
             release: args.target.release.as_deref(),

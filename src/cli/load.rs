@@ -86,10 +86,10 @@ impl Context {
 
     /// Opens the repository at a revision, or its working tree.
     pub fn open_at(&self, revision: Option<&str>) -> Result<Opened, CliError> {
-        self.open_with(revision, false)
+        self.open_with(revision, Keys::IfPossible)
     }
 
-    fn open_with(&self, revision: Option<&str>, must_decrypt: bool) -> Result<Opened, CliError> {
+    fn open_with(&self, revision: Option<&str>, keys: Keys) -> Result<Opened, CliError> {
         let folder = self.folder()?;
         let source = Source::open(&folder)?;
         Ok(match revision {
@@ -97,19 +97,19 @@ impl Context {
                 let tree = source.tree(revision)?;
                 Opened {
                     revision: Revision::Commit(tree.commit()),
-                    tree: Box::new(keyed(tree, must_decrypt)),
+                    tree: with_keys(tree, keys),
                 }
             }
             None => Opened {
                 revision: source.revision()?,
-                tree: Box::new(keyed(source.working_tree(), must_decrypt)),
+                tree: with_keys(source.working_tree(), keys),
             },
         })
     }
 
     /// Returns one side of a comparison. `None` is the working tree.
-    pub(super) fn end(&self, revision: Option<&str>) -> Result<End, CliError> {
-        let Opened { tree, revision: of } = self.open_at(revision)?;
+    pub(super) fn end(&self, revision: Option<&str>, keys: Keys) -> Result<End, CliError> {
+        let Opened { tree, revision: of } = self.open_with(revision, keys)?;
         Ok(End {
             name: revision.unwrap_or("working tree").to_owned(),
             tree,
@@ -120,23 +120,23 @@ impl Context {
     /// Loads a target for a cluster. Fails with all findings if one of them is an error, so the
     /// result is complete. Encrypted values must be decrypted.
     pub fn load(&self, target: &Target) -> Result<Loaded, CliError> {
-        sound(self.read_with(target, true)?, target)
+        sound(self.read_with(target, Keys::Required)?, target)
     }
 
     /// Loads a target as far as possible. The findings can contain errors, and manifests can be
     /// missing. Encrypted values without a key have stand-ins.
     pub fn read(&self, target: &Target) -> Result<Loaded, CliError> {
-        self.read_with(target, false)
+        self.read_with(target, Keys::IfPossible)
     }
 
-    fn read_with(&self, target: &Target, must_decrypt: bool) -> Result<Loaded, CliError> {
+    fn read_with(&self, target: &Target, keys: Keys) -> Result<Loaded, CliError> {
         if let Some(revision) = self.settings.revision.as_deref() {
-            let Opened { tree, revision } = self.open_with(Some(revision), must_decrypt)?;
+            let Opened { tree, revision } = self.open_with(Some(revision), keys)?;
             return read(&*tree, revision, target);
         }
         // Render in parallel, because git compares all files with the commit.
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
-        let tree = keyed(WorkingTree::new(&folder), must_decrypt);
+        let tree = keyed(WorkingTree::new(&folder), keys == Keys::Required);
         let (loaded, revision) = rayon::join(
             || read(&tree, Revision::None, target),
             || Source::open(&folder)?.revision(),
@@ -170,11 +170,10 @@ impl Context {
     /// Returns the files of the revision, or of the working tree.
     pub(super) fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
-        let tree: Box<dyn FileTree> = match &self.settings.revision {
+        Ok(match &self.settings.revision {
             Some(revision) => Box::new(keyed(Source::open(&folder)?.tree(revision)?, false)),
             None => Box::new(keyed(WorkingTree::new(&folder), false)),
-        };
-        Ok(tree)
+        })
     }
 
     /// Resolves an environment without rendering it or comparing its files with git. `None` on
@@ -260,6 +259,17 @@ impl Context {
     }
 }
 
+/// Use of the user's age keys for a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// Every encrypted value must be decrypted.
+    Required,
+    /// A value that no key fits has a stand-in.
+    IfPossible,
+    /// No key is read, and every encrypted value has a stand-in.
+    Unused,
+}
+
 /// Adds the age keys of the user to a tree.
 fn keyed<T: FileTree>(tree: T, must_decrypt: bool) -> KeyedTree<T, AgeKeys> {
     #[expect(clippy::disallowed_methods, reason = "settings are read here")]
@@ -268,6 +278,14 @@ fn keyed<T: FileTree>(tree: T, must_decrypt: bool) -> KeyedTree<T, AgeKeys> {
         KeyedTree::decrypted(tree, keys)
     } else {
         KeyedTree::new(tree, keys)
+    }
+}
+
+fn with_keys<T: FileTree + 'static>(tree: T, keys: Keys) -> Box<dyn FileTree> {
+    match keys {
+        Keys::Required => Box::new(keyed(tree, true)),
+        Keys::IfPossible => Box::new(keyed(tree, false)),
+        Keys::Unused => Box::new(tree),
     }
 }
 

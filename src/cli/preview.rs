@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::{CliError, Kind};
 use super::forge::ReportArgs;
 use super::format::preview::{page, text};
+use super::load::Keys;
 use super::runtime::block_on;
 use super::session::{finish, keys};
 use super::{Context, Exit, Target, Ui, format, mask};
@@ -219,6 +220,11 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
 fn open(ctx: &Context, args: &PreviewArgs) -> Result<Change, CliError> {
     let head = args.head.as_deref().or(ctx.settings.revision.as_deref());
     let source = ctx.source()?;
+    let keys = if args.reporting.untrusted {
+        Keys::Unused
+    } else {
+        Keys::IfPossible
+    };
     let base = if args.direct {
         args.base.clone()
     } else {
@@ -228,9 +234,9 @@ fn open(ctx: &Context, args: &PreviewArgs) -> Result<Change, CliError> {
         files: source.changed(&base, head)?,
         base: End {
             name: args.base.clone(),
-            ..ctx.end(Some(&base))?
+            ..ctx.end(Some(&base), keys)?
         },
-        head: ctx.end(head)?,
+        head: ctx.end(head, keys)?,
     })
 }
 

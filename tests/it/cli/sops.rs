@@ -87,10 +87,8 @@ fn without_a_key_there_are_stand_ins_and_no_plan() {
     insta::assert_snapshot!(plan.shown());
 }
 
-#[test]
-fn a_changed_ciphertext_is_a_change_of_its_field_only() {
-    let folder = folder();
-    for arguments in [&["init", "--quiet"][..], &["add", "."]] {
+fn commit(folder: &Folder) {
+    for arguments in [&["init", "--quiet", "-b", "main"][..], &["add", "."]] {
         let mut git = assert_cmd::Command::new("git");
         git.current_dir(folder.path()).args(arguments).unwrap();
     }
@@ -99,6 +97,25 @@ fn a_changed_ciphertext_is_a_change_of_its_field_only() {
         .args(["-c", "user.name=a", "-c", "user.email=a@example.org"])
         .args(["commit", "--quiet", "--message=first"])
         .unwrap();
+}
+
+#[test]
+fn the_preview_of_an_untrusted_change_uses_no_key() {
+    let folder = folder();
+    commit(&folder);
+    folder.write(FILE, &CHANGED.replace("name: web", "name: wed"));
+    let trusted = ["preview", "--base", "main", "-o", "json"];
+    let untrusted = [&trusted[..], &["--untrusted"]].concat();
+    let with = with_key(&folder, &untrusted);
+    assert_eq!(with.shown(), folder.run(&untrusted).shown());
+    // The key would open the file, which shows that somebody edited it.
+    assert_eq!((with.code, with_key(&folder, &trusted).code), (0, 3));
+}
+
+#[test]
+fn a_changed_ciphertext_is_a_change_of_its_field_only() {
+    let folder = folder();
+    commit(&folder);
     folder.write(FILE, CHANGED);
     let diff = folder.run(&["diff", "dev", "--base", "HEAD"]);
     assert_eq!(diff.code, 0, "{}", diff.shown());
