@@ -149,11 +149,11 @@ fn a_binding_to_another_role_leaves_nobody_without_rights() {
         .says("access that the running version may need is retained until the end");
     assert!(may("get") && may("list"));
     assert!(
-        former().contains("/app.pleach-former-role."),
+        former().contains("/app.pleach-previous-role."),
         "{}",
         former()
     );
-    fleet.run(&["status", "rebound"]).says("former-role");
+    fleet.run(&["status", "rebound"]).says("previous-role");
     fleet.apply().ended_with(6);
     assert!(may("get") && may("list"));
 

@@ -23,7 +23,7 @@ async fn writes_dry_runs_and_reads_of_kubectl_are_counted() {
         .await
         .unwrap();
     let client = Client::try_from(config).unwrap();
-    let events = log.settled(&client).await.unwrap();
+    let events = log.complete(&client).await.unwrap();
 
     let events = events.in_namespace(namespace).by_agent("kubectl/");
     let summary = events.summary();

@@ -159,7 +159,7 @@ fn who_knows_that_nobody_needs_it_says_so() {
     let fleet = installed("answered", &webhook("answered", "engine"));
     keep(&fleet);
     upgrade(&fleet);
-    let consent = "{action: override, check: backend-goes, kind: Service, namespace: answered, name: engine, release: shop, from: v1.0.0, to: v1.1.0, reason: …}";
+    let consent = "{action: override, check: backend-removed, kind: Service, namespace: answered, name: engine, release: shop, from: v1.0.0, to: v1.1.0, reason: …}";
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says(consent);
@@ -167,7 +167,7 @@ fn who_knows_that_nobody_needs_it_says_so() {
     fleet.extend_environment(&format!("consent: [{consent}]\n"));
     fleet.commit();
     let (run, events) = fleet.watched(Fleet::applied);
-    run.says("check backend-goes is overridden (nobody calls it)");
+    run.says("check backend-removed is overridden (nobody calls it)");
     assert_eq!(deleted(&events), ["services answered/engine 200"]);
     assert!(fleet.exists(&["validatingwebhookconfiguration", "answered"]));
 }

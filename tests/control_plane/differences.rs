@@ -93,7 +93,7 @@ fn what_only_changes_its_name_is_one_entry_with_what_else_changes() {
         let objects = objects(&fleet, args);
         let moved: Vec<(Value, Value)> = objects
             .iter()
-            .map(|object| (object["former"].clone(), json!(paths(object))))
+            .map(|object| (object["previous"].clone(), json!(paths(object))))
             .collect();
         assert_eq!(
             moved,

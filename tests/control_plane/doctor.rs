@@ -257,7 +257,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         "CREATE, UPDATE of things.ex.org is refused (webhook dead.ex.org, failurePolicy Fail)"
     );
     assert_eq!(
-        of(&found, &webhook_id("flux"))["owner"]["deployer"]["suspend"],
+        of(&found, &webhook_id("flux"))["owner"]["otherTool"]["suspend"],
         "flux suspend kustomization apps -n flux-system"
     );
     assert_eq!(

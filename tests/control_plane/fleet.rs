@@ -555,7 +555,7 @@ impl Requests {
         let (kubeconfig, log) = (self.plane.kubeconfig().to_owned(), self.log.clone());
         let events = reads::wait_for(async move {
             let client = reads::client(kubeconfig).await.unwrap();
-            log.settled(&client).await.unwrap()
+            log.complete(&client).await.unwrap()
         });
         events.since(self.since)
     }

@@ -42,16 +42,16 @@ const TRIED: [&str; 21] = [
 /// Rules tested elsewhere.
 const ELSEWHERE: [&str; 6] = [
     // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
-    "owned-by-deployer",
+    "owned-by-other-tool",
     // tests/control_plane/depends.rs: releases that depend on each other.
     "dependency-not-ready",
     "still-needed",
     // tests/control_plane/recover.rs: a deleted record.
     "record-lost",
     // Planner tests: a CRD with a dead conversion webhook would break all other tests here.
-    "conversion-goes",
+    "conversion-removed",
     // tests/control_plane/backends.rs: on a separate control plane.
-    "backend-goes",
+    "backend-removed",
 ];
 
 /// Returns a release `web` with v1.0.0 pinned and v1.1.0 available, not applied yet.

@@ -117,7 +117,7 @@ async fn a_first_apply_that_waits_reads_no_object_by_name() {
     let apply = pleach.run(&["apply", "requests", "--yes"]).await.unwrap();
     apply.ended_with(0).unwrap();
 
-    let events = log.settled(&client).await.unwrap();
+    let events = log.complete(&client).await.unwrap();
     let events = events.filter(|event| event.user_agent.ends_with(" requests.app"));
     let mut requests: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let named = |event: &&pleach_testkit::audit::Event| {

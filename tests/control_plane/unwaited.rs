@@ -69,7 +69,7 @@ async fn without_waiting_a_release_stays_unfinished() {
         .await
         .unwrap();
     let client = kube::Client::try_from(config).unwrap();
-    let events = log.settled(&client).await.unwrap().since(begun);
+    let events = log.complete(&client).await.unwrap().since(begun);
     let events = events.filter(|event| event.user_agent.ends_with(" unwaited.app"));
     assert!(events.summary().reads > 0);
     assert_eq!(events.writes().to_string(), "");

@@ -276,7 +276,7 @@ fn a_process_that_unpacks_reaches_nothing_but_its_repository() {
     let (_repo, copies, _) = borrowing();
     let server = GitServer::start(copies.path()).unwrap();
     let invalid = "the unpacking process sent an invalid request";
-    let refusal = r#"{"Err":{"failure":"refused","said":"\u001b[1mno"}}"#;
+    let refusal = r#"{"Err":{"failure":"refused","message":"\u001b[1mno"}}"#;
     let length = u32::try_from(refusal.len()).unwrap();
     for (name, script, expected) in [
         (

@@ -71,7 +71,7 @@ async fn requests(plane: &ControlPlane, since: Timestamp) -> Events {
         .await
         .unwrap();
     let client = kube::Client::try_from(config).unwrap();
-    let events = AuditLog::new(plane.audit_log()).settled(&client).await;
+    let events = AuditLog::new(plane.audit_log()).complete(&client).await;
     events.unwrap().since(since).by_agent("pleach/")
 }
 

@@ -239,12 +239,12 @@ mod tests {
 
     #[rstest]
     #[case::reports_it(
-        r#"echo '{"Err":{"failure":"passing","said":"no route to host"}}'"#,
+        r#"echo '{"Err":{"failure":"passing","message":"no route to host"}}'"#,
         false,
         "no route to host"
     )]
     #[case::is_too_large(
-        r#"echo '{"Err":{"failure":"tooLarge","said":"it is larger"}}'"#,
+        r#"echo '{"Err":{"failure":"tooLarge","message":"it is larger"}}'"#,
         true,
         "it is larger"
     )]

@@ -80,8 +80,8 @@ pub(super) fn added(base: Option<Linted<'_>>, head: Linted<'_>) -> Vec<Finding> 
     if found.is_empty() {
         return found;
     }
-    let former = base.map_or_else(Vec::new, |base| base.findings(&table));
-    found.retain(|one| !former.iter().any(|former| is_alike(former, one)));
+    let before = base.map_or_else(Vec::new, |base| base.findings(&table));
+    found.retain(|one| !before.iter().any(|before| is_alike(before, one)));
     if found.is_empty() {
         return found;
     }

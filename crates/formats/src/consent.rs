@@ -151,10 +151,10 @@ mod tests {
     ) {
         let consent = Consent {
             to: None,
-            check: Some("backend-goes".to_owned()),
+            check: Some("backend-removed".to_owned()),
             ..consent(ConsentAction::Override)
         };
-        let overrides = consent.allows_override("backend-goes", "foo", Some("v1.0.0"), to);
+        let overrides = consent.allows_override("backend-removed", "foo", Some("v1.0.0"), to);
         assert_eq!(overrides, allowed);
     }
 

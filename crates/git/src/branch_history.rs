@@ -16,7 +16,7 @@ use super::signature::Signatures;
 use super::{GitError, unfetched};
 
 /// Reference of the branch in the copy.
-const BRANCH: &str = "refs/pleach/former";
+const BRANCH: &str = "refs/pleach/previous";
 
 /// History of a branch at the time of the fetch.
 #[derive(Debug)]

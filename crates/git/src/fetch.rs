@@ -73,7 +73,6 @@ pub struct FetchError {
     /// Kind of failure.
     pub failure: Failure,
     /// Reason, on one line.
-    #[serde(rename = "said")]
     pub message: String,
 }
 

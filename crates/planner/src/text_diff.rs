@@ -41,7 +41,7 @@ pub struct ObjectDiff {
     /// Planned action.
     pub action: Action,
     /// Previous object that this one replaces under another name. It will be deleted.
-    #[serde(rename = "former", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<PreviousObject>,
     /// Reason for the action.
     #[serde(flatten)]

@@ -59,7 +59,7 @@ impl AuditLog {
     ///
     /// An event is written slightly after its answer. So this sends a request with a unique name
     /// and waits for its event.
-    pub async fn settled(&self, client: &kube::Client) -> anyhow::Result<Events> {
+    pub async fn complete(&self, client: &kube::Client) -> anyhow::Result<Events> {
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let mark = MARKS.fetch_add(1, Ordering::Relaxed);
         let uri = format!("/version?mark={}-{mark}", std::process::id());

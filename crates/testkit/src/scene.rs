@@ -76,7 +76,7 @@ impl Scene {
     /// Returns the audit events of all requests answered so far.
     pub async fn audit(&self) -> anyhow::Result<Events> {
         let client = self.client().await?;
-        self.audit_log().settled(&client).await
+        self.audit_log().complete(&client).await
     }
 
     /// Returns the audit log, which is still being written.

@@ -420,7 +420,7 @@ fn one(
     }
     if let Some(desired) = desired {
         let pinned = desired.version_of(&release.name.release);
-        value["git"] = json!({ "wanted": pinned.is_some(), "version": pinned.cloned().flatten() });
+        value["git"] = json!({ "desired": pinned.is_some(), "version": pinned.cloned().flatten() });
     }
     value
 }

@@ -382,7 +382,7 @@ async fn a_silent_remote_delays_no_other_environment() {
         r#"order=$(cat)
 field() { printf %s "$order" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }
 case $order in *http://*) exec sleep 1000 ;; esac
-git --git-dir "$(field folder)" fetch --quiet "$(field from)" +refs/heads/env/web:refs/pleach/former
+git --git-dir "$(field folder)" fetch --quiet "$(field from)" +refs/heads/env/web:refs/pleach/previous
 echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     )
     .unwrap();

@@ -247,8 +247,8 @@ pub fn revisions(
     let lint = match touched {
         Some(_) => {
             let side = |tree, loaded| Linted { tree, loaded };
-            let former = before.as_ref().map(|before| side(&*base.tree, before));
-            let found = refusals::added(former, side(tree, &head));
+            let base_side = before.as_ref().map(|before| side(&*base.tree, before));
+            let found = refusals::added(base_side, side(tree, &head));
             others_than(&refusals, scoped(found, scope, &head))
         }
         None => Vec::new(),

@@ -11,7 +11,7 @@ pub const CANNOT_GRANT: &str = "operator-cannot-grant";
 
 /// A Service is deleted while a remaining object references it. An override
 /// states that the reference is not needed.
-pub const BACKEND_DELETED: &str = "backend-goes";
+pub const BACKEND_DELETED: &str = "backend-removed";
 
 /// Codes that a consent `override` may name, in addition to checks of the
 /// bundle.

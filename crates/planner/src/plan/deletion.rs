@@ -94,7 +94,7 @@ pub enum Grant {
     Uninstall,
     /// An applied member of the release that hands its objects over. An object
     /// of this release replaces it in another namespace.
-    #[serde(rename = "former")]
+    #[serde(rename = "previousRelease")]
     PreviousRelease {
         /// Release of the deleted object.
         release: ReleaseName,

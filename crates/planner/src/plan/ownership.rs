@@ -173,13 +173,13 @@ fn claim_from(ctx: &Ctx<'_>, foreign_tool: &ForeignTool) -> Claim {
                 commands => format!("suspend it first: `{}`", commands.join("` or `")),
             };
             refused(
-                "owned-by-deployer",
+                "owned-by-other-tool",
                 format!("{name} manages it and is active"),
                 format!("{how}; {then}"),
             )
         }
         OwnerState::Unknown(why) => refused(
-            "owned-by-deployer",
+            "owned-by-other-tool",
             format!("{name} manages it, and it is unknown whether the tool is active: {why}"),
             format!("allow pleach to read {name}, or delete it; {then}"),
         ),

@@ -172,7 +172,7 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
     if let Some(why) = &access.unasked {
         let message =
             format!("it is unknown whether pleach has all permissions that it needs: {why}");
-        let finding = Finding::note(Kind::Cluster, "rights-not-known", message);
+        let finding = Finding::note(Kind::Cluster, "permissions-unknown", message);
         draft.findings.push(finding);
     }
     for rule in access.rules() {

@@ -356,7 +356,7 @@ consent:
   - {action: override, check: wel, release: web, from: v0.9.0, to: v1.0.0, reason: r}
   - {action: override, check: well, release: web, from: v0.9.0, to: v1.0.0, reason: r}
   - {action: override, check: field-in-use, kind: CustomResourceDefinition, name: a.b, release: web, from: v0.9.0, to: v1.0.0, reason: r}
-  - {action: override, check: backend-goes, kind: Service, name: web, release: web, from: v0.9.0, to: v1.0.0, reason: r}
+  - {action: override, check: backend-removed, kind: Service, name: web, release: web, from: v0.9.0, to: v1.0.0, reason: r}
   - {action: delete, kind: Deployment, name: web, release: web, from: v1.0.0}
 ",
         "kubernetes: '>=1.37'\nchecks: [{name: well, forEach: {kind: Node}, require: item.spec.a == 1}]\n",

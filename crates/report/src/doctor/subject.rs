@@ -74,7 +74,7 @@ pub struct Owner {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<String>,
     /// Other deployment tool with marks on the object.
-    #[serde(rename = "deployer", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub other_tool: Option<OtherTool>,
     /// Latest recorded write.
     #[serde(skip_serializing_if = "Option::is_none")]

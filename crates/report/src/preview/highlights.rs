@@ -39,7 +39,7 @@ pub struct SubjectChange {
     /// The binding.
     pub object: ObjectId,
     /// Previous binding, if the binding is moved or renamed.
-    #[serde(rename = "former", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<ObjectId>,
     /// Kind and name of the role.
     pub role: String,

@@ -129,12 +129,12 @@ impl Arena {
     pub async fn measure(&self, tool: Tool, task: Task) -> anyhow::Result<Sample> {
         // Events of earlier requests can still be missing from the log.
         let log = AuditLog::new(self.control_plane.audit_log()).from_here()?;
-        log.settled(&self.client).await?;
+        log.complete(&self.client).await?;
         let log = log.from_here()?;
         let before = self.server.cpu()?;
         let usage = self.run(tool, task)?;
         let server_cpu = self.server.cpu()?.saturating_sub(before);
-        let events = log.settled(&self.client).await?;
+        let events = log.complete(&self.client).await?;
         let events = events.by_agent(match tool {
             Tool::Pleach => "pleach/",
             Tool::Kubectl => "kubectl/",

@@ -312,7 +312,7 @@ impl Fleet {
         let cpu = process.cpu()?.saturating_sub(cpu);
         let server = self.server.cpu()?.saturating_sub(server);
         let requests: Events = log
-            .settled(&client(self.plane.kubeconfig()).await?)
+            .complete(&client(self.plane.kubeconfig()).await?)
             .await?
             .by_agent("pleach/");
         let (all, requests) = (

@@ -329,7 +329,7 @@ impl Stage {
 
     /// Returns the written objects except records and Events.
     async fn touched(&self, log: &AuditLog) -> anyhow::Result<BTreeSet<String>> {
-        let events = log.settled(&self.client).await?.by_agent("pleach/");
+        let events = log.complete(&self.client).await?.by_agent("pleach/");
         let writes = events.writes().filter(|event| event.code() < 400);
         let addresses = writes.0.iter().filter_map(address);
         Ok(addresses

@@ -312,7 +312,7 @@ impl Kills {
 
     /// Returns the objects that the program wrote, except its own records.
     async fn touched(&self, log: &AuditLog) -> anyhow::Result<BTreeSet<String>> {
-        let events = log.settled(&self.client).await?;
+        let events = log.complete(&self.client).await?;
         Ok(events
             .by_agent("pleach/")
             .writes()

@@ -185,7 +185,7 @@ impl Moves {
         let witnessed = Witnessed {
             changes,
             report: world.report(),
-            requests: log.settled(&self.client).await?,
+            requests: log.complete(&self.client).await?,
             traffic: self.proxy.log(),
             crashes: world.crashes(),
             together: world.controllers_together(),
@@ -230,7 +230,7 @@ impl Moves {
         world.more_writes(WRITES, PATIENCE).await?;
         let report = world.report();
         let changes = watched.changes().await?;
-        let requests = log.settled(&self.client).await?;
+        let requests = log.complete(&self.client).await?;
 
         let witnessed = Witnessed {
             changes,

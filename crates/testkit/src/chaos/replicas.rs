@@ -175,7 +175,7 @@ pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
     stage.is_in_sync().await?;
     let events = AuditLog::new(stage.plane.audit_log());
     let events = events
-        .settled(&client(stage.plane.kubeconfig()).await?)
+        .complete(&client(stage.plane.kubeconfig()).await?)
         .await?;
     stage.judge(&events, &mut played)?;
     Ok(played)

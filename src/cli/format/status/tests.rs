@@ -104,11 +104,11 @@ fn json_has_the_same_content() {
     );
     assert_eq!(
         value["releases"][0]["git"],
-        json!({"wanted": true, "version": "v2"})
+        json!({"desired": true, "version": "v2"})
     );
     assert_eq!(
         value["releases"][1]["git"],
-        json!({"wanted": false, "version": null})
+        json!({"desired": false, "version": null})
     );
     assert_eq!(value["releases"][1]["applying"]["version"], "v2");
     assert!(

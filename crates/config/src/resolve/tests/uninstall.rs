@@ -67,7 +67,7 @@ fn consents_to_an_uninstall_name_no_target_version() {
 fn consents_that_an_uninstall_suggests_are_valid_before_it() {
     let environment = resolved(&[(
         PROD,
-        "consent: [{action: delete, kind: Namespace, name: web, release: web, from: v1.0.0},\n  {action: override, check: backend-goes, kind: Service, name: web, release: web, from: v1.0.0, reason: nobody}]\nreleases: [{bundle: web, version: v1.0.0}]",
+        "consent: [{action: delete, kind: Namespace, name: web, release: web, from: v1.0.0},\n  {action: override, check: backend-removed, kind: Service, name: web, release: web, from: v1.0.0, reason: nobody}]\nreleases: [{bundle: web, version: v1.0.0}]",
     )]);
     assert_eq!(environment.findings, []);
 }

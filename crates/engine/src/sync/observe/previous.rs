@@ -76,7 +76,7 @@ pub(super) async fn inherit(
             "`movedFrom`: the record of release {} cannot be read or verified, but its approval, windows and protected kinds apply to its successor",
             previous.name
         );
-        let finding = Finding::error(Kind::Cluster, "former-unread", message);
+        let finding = Finding::error(Kind::Cluster, "predecessor-unread", message);
         desired.findings.push(finding);
     }
 }
@@ -107,7 +107,7 @@ pub(super) async fn read(
                 "`movedFrom`: the record of release {} cannot be read, so its workloads could run beside those of its successor: {why}",
                 previous.name
             );
-            let finding = Finding::error(Kind::Cluster, "former-unread", message);
+            let finding = Finding::error(Kind::Cluster, "predecessor-unread", message);
             desired.findings.push(finding);
         }
     }

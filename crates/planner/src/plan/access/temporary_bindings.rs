@@ -15,7 +15,7 @@ use pleach_model::order::StageName;
 use pleach_state::overlay::{OnFailure, OverlayContent, OverlayId};
 
 /// Name of the overlay in plans, in the journal and in the status.
-const NAME: &str = "former-role";
+const NAME: &str = "previous-role";
 
 /// A temporary binding and the step that creates it.
 pub(in crate::plan) struct TemporaryBinding {

@@ -139,7 +139,7 @@ impl Guard<'_> {
         let to = storage(self.desired).unwrap_or("…");
         let finding = Finding::error(
             Kind::Policy,
-            "conversion-goes",
+            "conversion-removed",
             format!(
                 "objects may be stored as {} (status.storedVersions), and their conversion webhook is removed: the server would read them as {to} without conversion, and they would lose fields that {to} does not have",
                 left.join(", ")

@@ -85,7 +85,7 @@ fn the_backend_of_a_retained_object_is_not_deleted(
         assert_eq!(
             (error.code.as_str(), error.message.as_str()),
             (
-                "backend-goes",
+                "backend-removed",
                 &*format!("is deleted, but {id} stays; {harm}")
             )
         );
@@ -128,7 +128,7 @@ fn an_unneeded_service_is_deleted(#[case] scene: Scene) {
 fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
     for plan in plans(&scene) {
         let codes: Vec<&str> = errors(&plan).iter().map(|one| one.code.as_str()).collect();
-        assert_eq!(codes, ["backend-goes"]);
+        assert_eq!(codes, ["backend-removed"]);
     }
 }
 
@@ -147,7 +147,7 @@ fn a_backend_is_deleted_after_its_registration_is_handed_over(
     let [error] = errors(&plan)[..] else {
         panic!("{:#?}", plan.findings)
     };
-    assert_eq!(error.code, "backend-goes");
+    assert_eq!(error.code, "backend-removed");
     let hint = format!("{id} is handed over to release e.new: run `pleach apply e/new` first");
     assert_eq!(error.hint.as_deref(), Some(hint.as_str()));
 
@@ -190,7 +190,7 @@ fn the_hint_contains_the_consents_to_write(#[case] scene: Scene, #[case] first: 
         for consent in consents {
             let plan = plan(&scene.clone().consent(&consent));
             assert_eq!(errors(&plan), Vec::<&Finding>::new(), "{consent}");
-            let overridden = consent.contains("check: backend-goes");
+            let overridden = consent.contains("check: backend-removed");
             let reported = plan.findings.iter();
             let reported = reported
                 .filter(|one| one.code == "check-overridden")

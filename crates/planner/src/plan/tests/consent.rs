@@ -40,7 +40,7 @@ fn checked() -> Scene {
     "field-in-use"
 )]
 #[case::role(operators::lacking(), "operator-cannot-grant")]
-#[case::backend(backends::gears(), "backend-goes")]
+#[case::backend(backends::gears(), "backend-removed")]
 fn a_bundle_without_versions_accepts_the_suggested_consent(
     #[case] scene: Scene,
     #[case] code: &str,

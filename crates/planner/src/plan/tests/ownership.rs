@@ -120,16 +120,16 @@ fn active() -> OwnerState {
     "foreign-apply-set", "it is part of another ApplySet (other)",
     "remove it from the other set, or from this release; if no other set contains it, remove its label applyset.kubernetes.io/part-of")]
 #[case::of_flux(of_flux("kustomize").adopt("flux").owner(kustomization(), active()),
-    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it and is active",
+    "owned-by-other-tool", "Flux (Kustomization flux-system/x) manages it and is active",
     "suspend it first: `flux suspend kustomization x -n flux-system` or `kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io x --type=merge -p '{\"spec\":{\"suspend\":true}}'`; to adopt the object, add `adopt: [flux]` to release r in environments/e.yaml")]
 #[case::of_flux_that_cannot_be_read(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Unknown("forbidden".to_owned())),
-    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it, and it is unknown whether the tool is active: forbidden", "allow pleach to read Flux")]
+    "owned-by-other-tool", "Flux (Kustomization flux-system/x) manages it, and it is unknown whether the tool is active: forbidden", "allow pleach to read Flux")]
 #[case::of_flux_that_is_suspended(of_flux("kustomize").adopt("kubectl").owner(kustomization(), OwnerState::Suspended),
     "not-adopted", "it already exists and is not part of this release; Flux (Kustomization flux-system/x) installed it", "add `adopt: [flux]`")]
 #[case::of_helm_by_flux(of_flux("helm").adopt("flux"),
-    "owned-by-deployer", "Flux (HelmRelease flux-system/x) manages it, and it is unknown whether the tool is active: its state was not read", "allow pleach to read Flux")]
+    "owned-by-other-tool", "Flux (HelmRelease flux-system/x) manages it, and it is unknown whether the tool is active: its state was not read", "allow pleach to read Flux")]
 #[case::of_argo(of_argo().adopt("argocd").owner(application(), active()),
-    "owned-by-deployer", "Argo CD (application x) manages it and is active", "`argocd app set x --sync-policy none` or `kubectl -n flux-system patch applications.argoproj.io x")]
+    "owned-by-other-tool", "Argo CD (application x) manages it and is active", "`argocd app set x --sync-policy none` or `kubectl -n flux-system patch applications.argoproj.io x")]
 #[case::of_helm(of_helm().adopt("kubectl"),
     "not-adopted", "it already exists and is not part of this release; Helm (release web/x) installed it", "add `adopt: [helm]`")]
 #[case::made_again_by_another_tool(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),

@@ -116,7 +116,7 @@ fn unknown_permissions_do_not_block() {
     assert!(!scene.observed.access.as_ref().unwrap().is_enough());
     let plan = scene.git("ConfigMap/web/c: {}").plan();
     let finding = &plan.findings[0];
-    assert_eq!(finding.code, "rights-not-known");
+    assert_eq!(finding.code, "permissions-unknown");
     assert!(finding.message.ends_with(why), "{finding}");
     assert!(!finding.is_error());
     assert!(plan.has_steps());

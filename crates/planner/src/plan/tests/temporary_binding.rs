@@ -38,7 +38,7 @@ fn steps(plan: &Plan) -> Vec<String> {
     let lines = lines(plan).into_iter();
     let mut lines: Vec<String> = lines.filter(|line| line.contains("Binding")).collect();
     for line in &mut lines {
-        if let Some((start, rest)) = line.split_once(".pleach-former-role.") {
+        if let Some((start, rest)) = line.split_once(".pleach-previous-role.") {
             let rest = rest.split_once(' ').map_or("", |(_, rest)| rest);
             *line = format!("{start}.FORMER{rest}");
         }
@@ -114,7 +114,7 @@ fn a_temporary_binding_of_a_previous_run_stays_until_the_end() {
         .git(&format!("{DEPLOYMENT}\n{}", binding("new", ACCOUNT)))
         .unfinished("v2.0.0")
         .cluster(|observed| {
-            let id = OverlayId("former-role x y".to_owned());
+            let id = OverlayId("previous-role x y".to_owned());
             observed.journal.overlays.insert(id, journaled);
         });
     let plan = scene.plan();

@@ -181,7 +181,7 @@ fn fields_of_other_managers_are_removed_with_the_conversion(
     );
 }
 
-const LOST_CONVERSION: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
+const LOST_CONVERSION: &str = "conversion-removed: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
 
 #[rstest]
 #[case::no_migration(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[LOST_CONVERSION])]
