@@ -39,8 +39,10 @@ lint: ## Check format, words and lints
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --workspace --all-features --test facts --test nodes --test upstream -- -D warnings
 
+# Tests in tests/it wait for servers and processes most of the time: more run than there are cores.
 unit: ## Run all tests that need no control plane
-	cargo test --workspace --all-features --lib --bins --test it
+	cargo test --workspace --all-features --lib --bins
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --all-features --test it
 	cargo test --workspace --all-features --doc
 
 check: tools-check ## Check and test all that needs no control plane
