@@ -238,6 +238,8 @@ fn the_examples_of_the_formats_are_a_repository() {
             "manifests/web/bundle.yaml",
             example(&page, "manifests/BUNDLE/bundle.yaml"),
         ),
+        ("manifests/web/defaults.yaml", "theme: dark\n".to_owned()),
+        ("secrets/production.yaml", "password: x\n".to_owned()),
         (
             "manifests/web/v1.1.0/web.yaml",
             "\

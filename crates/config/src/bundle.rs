@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::decode::decode;
 use super::read_file::{Header, header, read_own, read_text};
-use crate::values::ValuesSchema;
+use crate::values::{Layer, ValuesFiles, ValuesSchema, within};
 use pleach_formats::file;
 use pleach_formats::versions::{KnownVersion, semantic};
 use pleach_model::finding::{Finding, Kind};
@@ -47,8 +47,8 @@ pub(super) struct Source {
     pub(super) body: file::Bundle,
     /// Schema of the values.
     pub(super) schema: Option<ValuesSchema>,
-    /// `values` of `bundle.yaml` and of `version.yaml`.
-    pub(super) values: [Option<Node>; 2],
+    /// Values of `bundle.yaml` and of `version.yaml`, the lowest layers.
+    pub(super) layers: Vec<Layer>,
 }
 
 /// Returns the names of all bundles.
@@ -174,6 +174,7 @@ impl Found {
         tree: &dyn FileTree,
         version: Option<&str>,
         place: &Origin,
+        values_files: &mut ValuesFiles<'_>,
         findings: &mut Vec<Finding>,
     ) -> Option<Source> {
         let version = match self.choose(version, place) {
@@ -200,6 +201,24 @@ impl Found {
             decode::<file::Bundle>(&node, findings);
             Some(node)
         });
+        let bundle = Part::new("bundle", &self.folder, &self.node);
+        let special_part = special
+            .as_ref()
+            .map(|node| Part::new("version", &folder, node));
+        own.extend(bundle.files());
+        own.extend(special_part.iter().flat_map(Part::files));
+        let mut layers = Vec::new();
+        // `values: null` in a version removes the bundle's defaults.
+        let is_replaced = special
+            .as_ref()
+            .and_then(|node| node.get("values"))
+            .is_some_and(Node::is_null);
+        if !is_replaced {
+            bundle.add(&mut layers, values_files, findings);
+        }
+        if let Some(part) = special_part {
+            part.add(&mut layers, values_files, findings);
+        }
         let mut files = Files {
             tree,
             own: &own,
@@ -231,21 +250,12 @@ impl Found {
             .as_ref()
             .map_or_else(|| self.node.clone(), |special| replace(&self.node, special));
         let body = decode(&node, findings)?;
-        let values = |node: &Node| node.get("values").filter(|v| !v.is_null()).cloned();
-        // `values: null` in a version removes the bundle's defaults.
-        let dropped = special
-            .as_ref()
-            .and_then(|node| node.get("values"))
-            .is_some_and(Node::is_null);
         Some(Source {
             folder,
             files,
             body,
             schema,
-            values: [
-                values(&self.node).filter(|_| !dropped),
-                special.as_ref().and_then(values),
-            ],
+            layers,
         })
     }
 
@@ -316,6 +326,43 @@ impl Found {
             .or_else(|| nearest(desired, self.versions.iter().rev().map(String::as_str)))
             .or_else(|| self.versions.last().map(String::as_str))
             .unwrap_or_default()
+    }
+}
+
+/// Values in a file of a bundle: its `values`, and the files of its `valuesFrom`.
+struct Part<'a> {
+    /// Name of the layers.
+    name: &'static str,
+    folder: &'a str,
+    node: &'a Node,
+}
+
+impl<'a> Part<'a> {
+    fn new(name: &'static str, folder: &'a str, node: &'a Node) -> Self {
+        Self { name, folder, node }
+    }
+
+    /// Returns the paths of the files of values, which are no manifests.
+    fn files(&self) -> impl Iterator<Item = String> {
+        let items = self
+            .node
+            .get("valuesFrom")
+            .into_iter()
+            .flat_map(Node::items);
+        items.filter_map(|item| within(self.folder, item.as_str()?))
+    }
+
+    /// Adds the layers, the lowest first.
+    fn add(
+        &self,
+        layers: &mut Vec<Layer>,
+        files: &mut ValuesFiles<'_>,
+        findings: &mut Vec<Finding>,
+    ) {
+        let values = self.node.get("values").filter(|values| !values.is_null());
+        layers.extend(values.map(|node| Layer::plain(self.name.to_owned(), node.clone())));
+        let values_from = self.node.entry("valuesFrom");
+        layers.extend(files.layers(self.name, self.folder, values_from, findings));
     }
 }
 

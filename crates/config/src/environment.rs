@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::decode::decode;
 use super::read_file::read_own;
-use crate::values::Layer;
+use crate::values::{Layer, ValuesFiles};
 use pleach_formats::file;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{
@@ -91,7 +91,12 @@ impl Merged {
 
     /// Returns the value layers of a release, lowest first: those of the environment files, then
     /// those of the release in each file.
-    pub(super) fn layers(&self, release: &str) -> Vec<Layer> {
+    pub(super) fn layers(
+        &self,
+        release: &str,
+        files: &mut ValuesFiles<'_>,
+        findings: &mut Vec<Finding>,
+    ) -> Vec<Layer> {
         let last = self.chain.len() - 1;
         let file_name = |node: &Node| node.file.rsplit('/').next().unwrap_or_default().to_owned();
         let mut of_environment = Vec::new();
@@ -102,11 +107,10 @@ impl Merged {
             } else {
                 format!(" {}", file_name(file))
             };
-            layer(
-                &mut of_environment,
-                format!("environment{from}"),
-                file.entry("values"),
-            );
+            let name = format!("environment{from}");
+            layer(&mut of_environment, &name, file.entry("values"));
+            let values_from = file.entry("valuesFrom");
+            of_environment.extend(files.layers(&name, "", values_from, findings));
             let Some(releases) = file.entry("releases") else {
                 continue;
             };
@@ -115,11 +119,10 @@ impl Merged {
             }
             for item in releases.value.items() {
                 if release_name(item) == Some(release) {
-                    layer(
-                        &mut of_release,
-                        format!("release{from}"),
-                        item.entry("values"),
-                    );
+                    let name = format!("release{from}");
+                    layer(&mut of_release, &name, item.entry("values"));
+                    let values_from = item.entry("valuesFrom");
+                    of_release.extend(files.layers(&name, "", values_from, findings));
                 }
             }
         }
@@ -129,14 +132,11 @@ impl Merged {
 }
 
 /// Adds a layer. `values: null` removes all lower layers.
-fn layer(layers: &mut Vec<Layer>, name: String, values: Option<&Entry>) {
+fn layer(layers: &mut Vec<Layer>, name: &str, values: Option<&Entry>) {
     match values {
         None => {}
         Some(entry) if entry.value.is_null() => layers.clear(),
-        Some(entry) => layers.push(Layer {
-            name,
-            node: entry.value.clone(),
-        }),
+        Some(entry) => layers.push(Layer::plain(name.to_owned(), entry.value.clone())),
     }
 }
 

@@ -20,7 +20,7 @@ use super::decode::decode;
 use super::environment::Merged;
 use super::read_file::read_own;
 use super::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
-use crate::values::{Layer, Values};
+use crate::values::{Values, ValuesFiles};
 pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
 use partly::{Findings, read};
 use pleach_fields::ignore::{FieldPattern, IgnoreRule};
@@ -191,6 +191,7 @@ impl Merged {
         let sync = sync::resolve(sync, &mut findings.shared);
         version_from::follow(&mut releases, findings);
         depends_on::check(&releases, findings);
+        let mut values_files = ValuesFiles::new(tree);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for release in &releases {
@@ -217,7 +218,7 @@ impl Merged {
                 findings.moves.insert(release_name.to_owned(), previous);
             }
             let own = findings.of(Some(release_name));
-            resolved.extend(self.release(tree, name, &store, release, own));
+            resolved.extend(self.release(tree, &mut values_files, name, &store, release, own));
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         check_consent(&consent, &places, findings);
@@ -264,6 +265,7 @@ impl Merged {
     fn release(
         &self,
         tree: &dyn FileTree,
+        values_files: &mut ValuesFiles<'_>,
         environment: &str,
         store: &Store,
         release: &Located<file::Release>,
@@ -292,7 +294,8 @@ impl Merged {
         } else {
             "version"
         };
-        let source = found.version(tree, release.version.as_deref(), &places.key(pin), findings)?;
+        let desired = release.version.as_deref();
+        let source = found.version(tree, desired, &places.key(pin), values_files, findings)?;
         let patches = [&source.body.patches, &release.patches];
         let patches = patches::patches(patches.into_iter().flatten().flatten(), findings);
         let runtime_objects = runtime_objects(&source, findings);
@@ -300,9 +303,9 @@ impl Merged {
         let sequence = sequence::sequence(&source, &secret_fields, findings);
         let block_uninstall = uninstall::block_uninstall(&source, findings);
         let moved_from = uninstall::origin(release, &name, &places.key("movedFrom"), findings);
-        let mut layers = source.layers();
+        let mut layers = source.layers;
         let declared = Values::merge(&layers).merged;
-        layers.extend(self.layers(&name.release));
+        layers.extend(self.layers(&name.release, values_files, findings));
         let values = Values::merge(&layers);
         let schema = source.schema.as_ref();
         let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &places.origin));
@@ -341,23 +344,6 @@ impl Merged {
             sequence,
             name,
         })
-    }
-}
-
-impl Source {
-    /// Returns the lowest layers of values.
-    pub(super) fn layers(&self) -> Vec<Layer> {
-        let names = ["bundle", "version"];
-        self.values
-            .iter()
-            .zip(names)
-            .filter_map(|(values, name)| {
-                Some(Layer {
-                    name: name.to_owned(),
-                    node: values.clone()?,
-                })
-            })
-            .collect()
     }
 }
 

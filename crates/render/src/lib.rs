@@ -257,6 +257,7 @@ impl<'a> Started<'a> {
         let texts = files.read(release);
         let mut values = values.unwrap_or_default();
         values.extend(&texts.secrets);
+        values.extend(&release.values.secrets);
         let work = Work::new(release, values, with_sources);
         let loaded = files.load(release, texts.files, |objects| {
             if work.can_start(&objects, kinds) {
@@ -272,7 +273,9 @@ impl<'a> Started<'a> {
         } = loaded;
         findings.extend(release.refused.iter().cloned());
         findings.extend(unreadable);
-        findings.extend(stand_ins(&texts.stand_ins));
+        let mut files_with_stand_ins = release.values.stand_ins.clone();
+        files_with_stand_ins.extend(texts.stand_ins);
+        findings.extend(stand_ins(&files_with_stand_ins));
         if has_schema {
             inputs.insert(secret_values::schema_file(release));
         }
@@ -282,7 +285,7 @@ impl<'a> Started<'a> {
             files,
             findings,
             inputs,
-            stand_ins: texts.stand_ins,
+            stand_ins: files_with_stand_ins,
         }
     }
 

@@ -53,6 +53,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
             merged: values,
             origins: BTreeMap::new(),
             files: vec!["environments/test.yaml".to_owned()],
+            ..Values::merge(&[])
         },
         declared: Value::Object(serde_json::Map::new()),
         refused: Vec::new(),

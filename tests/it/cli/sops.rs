@@ -6,9 +6,14 @@ use super::{Folder, Run};
 const KEYS: &str = include_str!("../../fixtures/sops/keys.txt");
 const SECRET: &str = include_str!("../../fixtures/sops/secret.yaml");
 const CHANGED: &str = include_str!("../../fixtures/sops/changed.yaml");
+const VALUES: &str = include_str!("../../fixtures/sops/values.yaml");
 const PLAIN: &str = include_str!("../../fixtures/sops/plain.yaml");
 /// Values that no output may contain.
-const PLANTED: [&str; 2] = ["correct-horse-battery", "planted-second-value"];
+const PLANTED: [&str; 3] = [
+    "correct-horse-battery",
+    "planted-second-value",
+    "planted-value-of-a-file",
+];
 const FILE: &str = "manifests/web/secret.yaml";
 
 fn folder() -> Folder {
@@ -137,6 +142,116 @@ fn a_changed_ciphertext_is_a_change_of_its_field_only() {
     let decrypted = with_key(&folder, &["diff", "dev", "--base", "HEAD"]);
     assert_nothing_planted(&decrypted);
     assert_eq!(changed(&decrypted, '+'), 1, "{}", decrypted.shown());
+}
+
+/// Returns a repository whose template shows the values of `secrets/values.yaml`.
+fn with_values() -> Folder {
+    let folder = folder();
+    folder.write(
+        "environments/dev.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nvalues: {replicas: 1, database: {host: db}}\nvaluesFrom: [secrets/values.yaml]\nreleases: [{bundle: web, namespace: web}]\n",
+    );
+    folder.write("secrets/values.yaml", VALUES);
+    folder.write(
+        "manifests/web/config.yaml.j2",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config}\ndata: {url: 'db://{{ values.database.password }}@{{ values.database.host }}:{{ values.database.port }}', replicas: '{{ values.replicas }}'}\n",
+    );
+    folder
+}
+
+#[test]
+fn encrypted_values_reach_templates_and_stay_secret() {
+    let folder = with_values();
+    let render = with_key(&folder, &["render", "dev", "--show-secrets"]);
+    assert_eq!(render.code, 0, "{}", render.shown());
+    let expected = "url: db://planted-value-of-a-file@db:5432";
+    assert!(render.stdout.contains(expected), "{}", render.shown());
+    // The file is above the values beside it.
+    assert!(
+        render.stdout.contains("replicas: \"3\""),
+        "{}",
+        render.shown()
+    );
+    for arguments in [
+        &["render", "dev"][..],
+        &["render", "dev", "-o", "json"],
+        &["render", "dev", "--show-values"],
+        &["lint"],
+    ] {
+        let run = with_key(&folder, arguments);
+        assert_eq!(run.code, 0, "{}", run.shown());
+        assert_nothing_planted(&run);
+    }
+    let without = folder.run(&["render", "dev"]);
+    assert_eq!(without.code, 0, "{}", without.shown());
+    let warning = "secrets/values.yaml: warning: no key fits: encrypted values are shown as stand-ins, also of another file";
+    assert!(without.stderr.contains(warning), "{}", without.shown());
+    assert_eq!(folder.run(&["plan", "dev"]).code, 3);
+}
+
+#[test]
+fn files_of_values_are_refused_with_their_place() {
+    let folder = with_values();
+    let environment = |from: &str| {
+        folder.write(
+            "environments/dev.yaml",
+            &format!("apiVersion: pleach.dev/v1alpha1\nkind: Environment\nvaluesFrom: [{from}]\nreleases: [{{bundle: web, namespace: web}}]\n"),
+        );
+    };
+    for (from, content, expected) in [
+        (
+            "secrets/none.yaml",
+            VALUES,
+            "environments/dev.yaml:3: error: there is no file secrets/none.yaml",
+        ),
+        (
+            "../values.yaml",
+            VALUES,
+            "environments/dev.yaml:3: error: expected the path of a YAML file",
+        ),
+        (
+            "secrets/values.yaml",
+            "[a]\n",
+            "secrets/values.yaml:1: error: a file of values is one map",
+        ),
+        (
+            "secrets/values.yaml",
+            &VALUES.replace("replicas: 3", "replicas: 4"),
+            "secrets/values.yaml:5: error: the file was edited without sops",
+        ),
+    ] {
+        environment(from);
+        folder.write("secrets/values.yaml", content);
+        let lint = with_key(&folder, &["lint"]);
+        assert_eq!(lint.code, 3, "{}", lint.shown());
+        assert!(
+            lint.stdout.contains(expected),
+            "{expected}: {}",
+            lint.shown()
+        );
+        assert_eq!(
+            lint.stdout.matches(": error:").count(),
+            1,
+            "{}",
+            lint.shown()
+        );
+        assert_nothing_planted(&lint);
+    }
+}
+
+#[test]
+fn a_file_of_values_in_a_bundle_is_no_manifest() {
+    let folder = folder();
+    folder.write(
+        "manifests/web/bundle.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nvaluesFrom: [values.yaml]\n",
+    );
+    folder.write("manifests/web/values.yaml", VALUES);
+    let render = with_key(&folder, &["render", "dev", "--show-values"]);
+    assert_eq!(render.code, 0, "{}", render.shown());
+    let row = "replicas: 3  # bundle, manifests/web/values.yaml:4";
+    assert!(render.stdout.contains(row), "{}", render.shown());
+    assert_nothing_planted(&render);
 }
 
 #[test]

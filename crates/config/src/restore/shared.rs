@@ -6,7 +6,7 @@ use super::folders::{files, not_restored, of_bundle};
 use super::{KEYS, Merged, bundle, item, read, value, version};
 use crate::environments;
 use crate::release_name;
-use crate::values::{Values, dotted};
+use crate::values::{Values, ValuesFiles, dotted};
 use crate::{bundle as bundles, bundle::Source};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Origin, Places, yaml::Node};
@@ -74,9 +74,10 @@ pub(super) fn differences(
         }
     }
     let values = |tree: &dyn FileTree, merged: &Merged, at: &Node| {
-        let source = source(tree, at);
-        let mut layers = source.as_ref().map_or_else(Vec::new, Source::layers);
-        layers.extend(merged.layers(release));
+        let mut files = ValuesFiles::new(tree);
+        let source = source(tree, &mut files, at);
+        let mut layers = source.map_or_else(Vec::new, |source| source.layers);
+        layers.extend(merged.layers(release, &mut files, &mut Vec::new()));
         Values::merge(&layers)
     };
     let (is, was) = (values(after, &now, present), values(then, &previous, past));
@@ -95,11 +96,11 @@ pub(super) fn differences(
     findings
 }
 
-fn source(tree: &dyn FileTree, at: &Node) -> Option<Source> {
+fn source(tree: &dyn FileTree, files: &mut ValuesFiles<'_>, at: &Node) -> Option<Source> {
     let mut ignored = Vec::new();
     let place = at.origin();
     let found = bundles::find(tree, bundle(at)?, &place, &mut ignored)?;
-    found.version(tree, version(at), &place, &mut ignored)
+    found.version(tree, version(at), &place, files, &mut ignored)
 }
 
 /// Reports changed files that all versions of the bundle share, and changed macros.

@@ -9,6 +9,7 @@ use pleach_model::object::{
     Origin,
     yaml::{Content, Node},
 };
+use pleach_model::secret_values::SecretValues;
 
 /// A layer of values.
 #[derive(Debug, Clone)]
@@ -17,6 +18,22 @@ pub struct Layer {
     pub name: String,
     /// Content of the layer, a map.
     pub node: Node,
+    /// Values that were encrypted.
+    pub secrets: SecretValues,
+    /// Whether encrypted values are replaced by stand-ins.
+    pub has_stand_ins: bool,
+}
+
+impl Layer {
+    /// Creates a layer of values that are not encrypted.
+    pub fn plain(name: String, node: Node) -> Self {
+        Self {
+            name,
+            node,
+            secrets: SecretValues::default(),
+            has_stand_ins: false,
+        }
+    }
 }
 
 /// Layer and location of a value.
@@ -37,6 +54,10 @@ pub struct Values {
     pub origins: BTreeMap<String, Source>,
     /// Files of all layers, including overridden ones, in layer order.
     pub files: Vec<String>,
+    /// Values of all layers that were encrypted.
+    pub secrets: SecretValues,
+    /// Files with encrypted values that are replaced by stand-ins, in layer order.
+    pub stand_ins: Vec<String>,
 }
 
 /// A row of `pleach render --show-values`.
@@ -57,7 +78,13 @@ impl Values {
         let mut merged = Map::new();
         let mut origins = BTreeMap::new();
         let mut files: Vec<String> = Vec::new();
+        let mut secrets = SecretValues::default();
+        let mut stand_ins = Vec::new();
         for layer in layers {
+            secrets.extend(&layer.secrets);
+            if layer.has_stand_ins {
+                stand_ins.push(layer.node.file.to_string());
+            }
             apply(&mut merged, &mut origins, "", layer, &layer.node);
             if !files.iter().any(|file| **file == *layer.node.file) {
                 files.push(layer.node.file.to_string());
@@ -67,6 +94,8 @@ impl Values {
             merged: Value::Object(merged),
             origins,
             files,
+            secrets,
+            stand_ins,
         }
     }
 
@@ -178,10 +207,7 @@ mod tests {
         let node = parse_nodes(&format!("{name}.yaml"), text)
             .unwrap()
             .remove(0);
-        Layer {
-            name: name.to_owned(),
-            node,
-        }
+        Layer::plain(name.to_owned(), node)
     }
 
     fn shown(values: &Values) -> Vec<String> {

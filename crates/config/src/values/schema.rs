@@ -195,11 +195,9 @@ mod tests {
     fn check(layers: &[(&str, &str)], expected: &[&str]) {
         let layers: Vec<Layer> = layers
             .iter()
-            .map(|(name, text)| Layer {
-                name: (*name).to_owned(),
-                node: parse_nodes(&format!("{name}.yaml"), text)
-                    .unwrap()
-                    .remove(0),
+            .map(|(name, text)| {
+                let nodes = parse_nodes(&format!("{name}.yaml"), text);
+                Layer::plain((*name).to_owned(), nodes.unwrap().remove(0))
             })
             .collect();
         let schema = ValuesSchema::read("s.json", SCHEMA).unwrap();

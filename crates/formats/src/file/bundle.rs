@@ -21,6 +21,9 @@ pub struct Bundle {
     pub description: Option<String>,
     /// Default values.
     pub values: Option<AnyMap>,
+    /// Files with further values, plain or encrypted with SOPS, below the folder of this file. Later
+    /// files take precedence.
+    pub values_from: Option<Vec<String>>,
     /// Supported versions of Kubernetes.
     pub kubernetes: Option<Range>,
     /// Versions it can be upgraded from.

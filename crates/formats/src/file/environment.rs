@@ -23,6 +23,9 @@ pub struct Environment {
     pub cluster: Option<Cluster>,
     /// Values of all releases.
     pub values: Option<AnyMap>,
+    /// Files with further values, plain or encrypted with SOPS, from the root of the repository.
+    /// Later files take precedence.
+    pub values_from: Option<Vec<String>>,
     /// Releases to install.
     pub releases: Option<Vec<Located<Release>>>,
     /// When and how the controller syncs.
@@ -67,6 +70,9 @@ pub struct Release {
     pub create_namespace: Option<bool>,
     /// Values of this release.
     pub values: Option<AnyMap>,
+    /// Files with further values, plain or encrypted with SOPS, from the root of the repository.
+    /// Later files take precedence.
+    pub values_from: Option<Vec<String>>,
     /// Changes to rendered objects.
     pub patches: Option<Vec<Located<Patch>>>,
     /// Fields that are left to other field managers.
