@@ -51,6 +51,7 @@ mod loop_forge;
 mod loop_holds;
 mod loop_hostile;
 mod loop_keeps;
+mod loop_keys;
 mod loop_limits;
 mod loop_live;
 mod loop_many;

@@ -49,6 +49,8 @@ pub(super) struct Source {
     pub(super) schema: Option<ValuesSchema>,
     /// Values of `bundle.yaml` and of `version.yaml`, the lowest layers.
     pub(super) layers: Vec<Layer>,
+    /// Errors of the files of values.
+    pub(super) refused: Vec<Finding>,
 }
 
 /// Returns the names of all bundles.
@@ -207,17 +209,17 @@ impl Found {
             .map(|node| Part::new("version", &folder, node));
         own.extend(bundle.files());
         own.extend(special_part.iter().flat_map(Part::files));
-        let mut layers = Vec::new();
+        let (mut layers, mut refused) = (Vec::new(), Vec::new());
         // `values: null` in a version removes the bundle's defaults.
         let is_replaced = special
             .as_ref()
             .and_then(|node| node.get("values"))
             .is_some_and(Node::is_null);
         if !is_replaced {
-            bundle.add(&mut layers, values_files, findings);
+            bundle.add(&mut layers, values_files, &mut refused);
         }
         if let Some(part) = special_part {
-            part.add(&mut layers, values_files, findings);
+            part.add(&mut layers, values_files, &mut refused);
         }
         let mut files = Files {
             tree,
@@ -256,6 +258,7 @@ impl Found {
             body,
             schema,
             layers,
+            refused,
         })
     }
 

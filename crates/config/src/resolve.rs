@@ -305,10 +305,13 @@ impl Merged {
         let moved_from = uninstall::origin(release, &name, &places.key("movedFrom"), findings);
         let mut layers = source.layers;
         let declared = Values::merge(&layers).merged;
-        layers.extend(self.layers(&name.release, values_files, findings));
+        let mut refused = source.refused;
+        layers.extend(self.layers(&name.release, values_files, &mut refused));
         let values = Values::merge(&layers);
         let schema = source.schema.as_ref();
-        let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &places.origin));
+        if let Some(schema) = schema.filter(|_| refused.is_empty()) {
+            refused = schema.check(&values, &places.origin);
+        }
         Some(ResolvedRelease {
             store: store.clone(),
             origin: places.origin.clone(),

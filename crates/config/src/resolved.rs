@@ -149,8 +149,8 @@ pub struct ResolvedRelease {
     pub values: Values,
     /// Merged values that the bundle and its version declare: the lower layers.
     pub declared: Value,
-    /// Violations of the values schema. If there are any, templates are not rendered, because they
-    /// do not expect such values. Other files are still checked.
+    /// Errors of files of values, or violations of the values schema. If there are any, templates are
+    /// not rendered, because they do not expect such values. Other files are still checked.
     pub refused: Vec<Finding>,
     /// Patches of the version or bundle, then of the release.
     pub patches: Vec<Patch>,

@@ -21,9 +21,9 @@ use pleach_state::inventory::HEARTBEAT;
 
 use self::lookup::Previous;
 pub use self::protocol::{
-    Answer, AssignmentFacts, Command, Commit, ConnectionId, Crash, Desired, Event, Load, LookedUp,
-    PreviousState, RecordChange, RecordedCommit, ReleaseFacts, Report, Reported, StallNotification,
-    StateFacts, StateId, Task,
+    Answer, AssignmentFacts, ChangedFiles, Command, Commit, ConnectionId, Crash, Desired, Event,
+    Load, LookedUp, PreviousState, RecordChange, RecordedCommit, ReleaseFacts, Report, Reported,
+    StallNotification, StateFacts, StateId, Task,
 };
 use self::releases::Running;
 use crate::stall::Stall;
@@ -32,8 +32,8 @@ use crate::{Moment, TaskId, backoff};
 
 /// Delay before a commit is retried that exceeded the render limits.
 const EXCEEDED_RETRY: Duration = Duration::from_mins(30);
-/// Interval between checks for a changed kubeconfig.
-const KUBECONFIG: Duration = Duration::from_secs(15);
+/// Interval between checks for a changed kubeconfig or changed keys.
+const FILES_INTERVAL: Duration = Duration::from_secs(15);
 
 /// State of an environment.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ enum Phase {
     /// Notifications about a report are sent. The error ended the report.
     Notifying(Round, Option<String>),
     Waiting(Wait),
-    CheckingKubeconfig(Wait),
+    CheckingFiles(Wait),
     /// The environment is not synced any more.
     Ended,
 }
@@ -121,7 +121,7 @@ struct Round {
 struct Wait {
     /// Time of the next round without an event.
     until: Option<Duration>,
-    check_kubeconfig_at: Duration,
+    check_files_at: Duration,
 }
 
 impl Environment {
@@ -192,10 +192,10 @@ impl Environment {
     pub fn wake_at(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Waiting(wait) => {
-                let at = wait.check_kubeconfig_at;
+                let at = wait.check_files_at;
                 Some(wait.until.map_or(at, |until| until.min(at)))
             }
-            Phase::CheckingKubeconfig(wait) => wait.until,
+            Phase::CheckingFiles(wait) => wait.until,
             _ => None,
         }
     }
@@ -247,7 +247,7 @@ impl Environment {
 
     /// Starts the next round if something happened that the last one did not see.
     fn start_due_round(&mut self, now: Moment) {
-        while matches!(self.phase, Phase::Waiting(_) | Phase::CheckingKubeconfig(_)) {
+        while matches!(self.phase, Phase::Waiting(_) | Phase::CheckingFiles(_)) {
             for (id, found) in std::mem::take(&mut self.found) {
                 self.on_found(id, found);
             }
@@ -259,14 +259,14 @@ impl Environment {
     }
 
     fn on_tick(&mut self, now: Moment) {
-        let (Phase::Waiting(wait) | Phase::CheckingKubeconfig(wait)) = self.phase else {
+        let (Phase::Waiting(wait) | Phase::CheckingFiles(wait)) = self.phase else {
             return;
         };
         if wait.until.is_some_and(|until| now.at >= until) {
             self.is_due = true;
-        } else if matches!(self.phase, Phase::Waiting(_)) && now.at >= wait.check_kubeconfig_at {
-            self.run(Task::CheckKubeconfig);
-            self.phase = Phase::CheckingKubeconfig(wait);
+        } else if matches!(self.phase, Phase::Waiting(_)) && now.at >= wait.check_files_at {
+            self.run(Task::CheckFiles);
+            self.phase = Phase::CheckingFiles(wait);
         }
     }
 
@@ -290,10 +290,13 @@ impl Environment {
                 self.on_changes(changes);
                 self.wait(wait);
             }
-            (Phase::CheckingKubeconfig(wait), Answer::KubeconfigChecked(is_changed)) => {
-                self.is_due |= is_changed;
+            (Phase::CheckingFiles(wait), Answer::FilesChecked(changed)) => {
+                if changed.keys {
+                    self.forget_load();
+                }
+                self.is_due |= changed.kubeconfig || changed.keys;
                 self.wait(Wait {
-                    check_kubeconfig_at: now.at + KUBECONFIG,
+                    check_files_at: now.at + FILES_INTERVAL,
                     ..wait
                 });
             }
@@ -340,7 +343,7 @@ impl Environment {
                 .into_iter()
                 .flatten()
                 .min(),
-            check_kubeconfig_at: now.at + KUBECONFIG,
+            check_files_at: now.at + FILES_INTERVAL,
         });
     }
 

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_model::object::Digest;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::TaskId;
 use pleach_reconciler::config::EnvironmentKey;
 use pleach_reconciler::environment::{
-    Answer, ConnectionId, Load, PreviousState, RecordChange, RecordedCommit, StateFacts, StateId,
-    Task,
+    Answer, ChangedFiles, ConnectionId, Load, PreviousState, RecordChange, RecordedCommit,
+    StateFacts, StateId, Task,
 };
 use pleach_reconciler::stall::Stall;
 use pleach_state::inventory::ReleaseSummary;
@@ -57,6 +58,8 @@ pub(super) struct Executor {
     pub(super) connection: ConnectionId,
     /// Inputs of the last load that reported them.
     inputs: Option<(TaskId, Inputs)>,
+    /// Digest of the file with the keys at the last load.
+    keys: Option<Digest>,
     /// Records that the last reports were written to.
     pub(super) reported: Vec<ReleaseSummary>,
 }
@@ -90,6 +93,7 @@ impl Executor {
             connected: None,
             connection: ConnectionId(0),
             inputs: None,
+            keys: None,
             reported: Vec::new(),
         }
     }
@@ -136,11 +140,14 @@ impl Executor {
                 self.notify(notifications).await;
                 Answer::Notified
             }
-            Task::CheckKubeconfig => {
+            Task::CheckFiles => {
                 let environment = &self.key.environment;
-                Answer::KubeconfigChecked(match &self.connected {
-                    Some(connected) => connected.is_kubeconfig_changed(environment).await,
-                    None => false,
+                Answer::FilesChecked(ChangedFiles {
+                    kubeconfig: match &self.connected {
+                        Some(connected) => connected.is_kubeconfig_changed(environment).await,
+                        None => false,
+                    },
+                    keys: self.digest_of_keys() != self.keys,
                 })
             }
             Task::Wait => {
@@ -168,6 +175,7 @@ impl Executor {
             name: self.key.environment.clone(),
             age_keys: self.current.source_policy.age_keys.clone(),
         };
+        self.keys = self.digest_of_keys();
         let known = self.inputs.as_ref().filter(|(id, _)| Some(*id) == inputs);
         let known = known.map(|(_, inputs)| inputs.clone());
         let loading = self.shared.loader.load(at, known, &self.attempt);
@@ -187,6 +195,13 @@ impl Executor {
             LoadResult::Exceeded(stall) => Err(Load::Exceeded(stall)),
             LoadResult::Failed(stall) => Err(Load::Failed(stall)),
         }
+    }
+
+    /// Returns the digest of the file with the keys. `None` without such a file.
+    fn digest_of_keys(&self) -> Option<Digest> {
+        let path = self.current.source_policy.age_keys.as_deref()?;
+        let bytes = pleach_files::read(path).ok()?;
+        Some(Digest::of(&bytes))
     }
 
     /// Returns the recorded commits of the branch, or `None` if the records cannot be read.

@@ -183,7 +183,7 @@ impl Bench {
                         error: Some(unreachable()),
                     })
                 }
-                Task::Notify(_) | Task::CheckKubeconfig => panic!("{task:?}"),
+                Task::Notify(_) | Task::CheckFiles => panic!("{task:?}"),
             };
             let moment = self.moment();
             commands = self.task.machine.on(Event::Answer(id, answer), moment);

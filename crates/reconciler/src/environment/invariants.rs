@@ -189,7 +189,7 @@ impl World {
         };
         let at = self.environment.wake_at();
         assert!(
-            at.is_some_and(|at| at <= self.now.at + KUBECONFIG),
+            at.is_some_and(|at| at <= self.now.at + FILES_INTERVAL),
             "every wait ends"
         );
         let longest = self.now.at + LONGEST.mul_f64(1.2);
@@ -378,7 +378,10 @@ impl World {
                 assert!(notices.clone().all(|Notice { is_warning, .. }| *is_warning));
                 Answer::Notified
             }
-            Task::CheckKubeconfig => Answer::KubeconfigChecked(!is_good),
+            Task::CheckFiles => Answer::FilesChecked(ChangedFiles {
+                kubeconfig: !is_good,
+                keys: !is_good,
+            }),
             Task::Wait if is_good => return None,
             Task::Wait => Answer::RecordsChanged(vec![RecordChange {
                 release: self.name(),
@@ -412,7 +415,7 @@ impl World {
                 error: None,
             }),
             Task::Notify(_) => Answer::Notified,
-            Task::CheckKubeconfig => Answer::KubeconfigChecked(false),
+            Task::CheckFiles => Answer::FilesChecked(ChangedFiles::default()),
             Task::Wait => Answer::RecordsChanged(Vec::new()),
         }
     }

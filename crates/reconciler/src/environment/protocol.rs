@@ -63,6 +63,15 @@ pub enum Commit {
     Unknown,
 }
 
+/// Files of the configuration that changed since they were used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChangedFiles {
+    /// The kubeconfig changed since the connection was made.
+    pub kubeconfig: bool,
+    /// The keys that decrypt values changed since the last load.
+    pub keys: bool,
+}
+
 /// A commit at which the controller crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
@@ -246,8 +255,8 @@ pub enum Answer {
     Reported(Reported),
     /// Of [`Task::Notify`].
     Notified,
-    /// Of [`Task::CheckKubeconfig`]: whether it changed since the connection was made.
-    KubeconfigChecked(bool),
+    /// Of [`Task::CheckFiles`].
+    FilesChecked(ChangedFiles),
     /// Of [`Task::Wait`].
     RecordsChanged(Vec<RecordChange>),
 }
@@ -285,8 +294,9 @@ pub enum Task {
     },
     /// Send notifications, also as Kubernetes Events.
     Notify(Vec<StallNotification>),
-    /// Check whether the kubeconfig changed since the connection was made.
-    CheckKubeconfig,
+    /// Check whether the kubeconfig changed since the connection was made, or the keys since the
+    /// last load.
+    CheckFiles,
     /// Wait for a change of the records.
     Wait,
 }

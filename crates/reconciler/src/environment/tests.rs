@@ -173,7 +173,7 @@ impl Bench {
                 Task::Connect { .. } => Answer::Connected(Ok(ConnectionId(1))),
                 Task::Report { .. } => no_reports(),
                 Task::Notify(_) => Answer::Notified,
-                Task::CheckKubeconfig => Answer::KubeconfigChecked(false),
+                Task::CheckFiles => Answer::FilesChecked(ChangedFiles::default()),
             };
             self.answer(answer);
         }
@@ -218,8 +218,8 @@ impl Bench {
             let at = self.environment.wake_at().unwrap();
             self.now.at = self.now.at.max(at.min(started + limit));
             self.on(Event::Tick);
-            if matches!(self.task(), Task::CheckKubeconfig) {
-                self.answer(Answer::KubeconfigChecked(false));
+            if matches!(self.task(), Task::CheckFiles) {
+                self.answer(Answer::FilesChecked(ChangedFiles::default()));
             }
         }
         self.now.at.saturating_sub(started)

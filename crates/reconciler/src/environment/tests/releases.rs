@@ -185,16 +185,24 @@ fn a_new_connection_triggers_the_releases() {
 }
 
 #[test]
-fn a_changed_kubeconfig_starts_a_round() {
+fn changed_files_start_a_round() {
     let mut bench = Bench::deploy(&["web"]);
-    for is_changed in [false, true] {
+    for (kubeconfig, keys) in [(false, false), (true, false), (false, true)] {
         bench.now.at = bench.environment.wake_at().unwrap();
         bench.on(Event::Tick);
-        assert!(matches!(bench.task(), Task::CheckKubeconfig));
-        bench.answer(Answer::KubeconfigChecked(is_changed));
-        assert_eq!(bench.is_waiting(), !is_changed);
+        assert!(matches!(bench.task(), Task::CheckFiles));
+        bench.answer(Answer::FilesChecked(ChangedFiles { kubeconfig, keys }));
+        assert_eq!(bench.is_waiting(), !kubeconfig && !keys);
+        match bench.task() {
+            // The commit is loaded again only for other keys.
+            Task::Load { inputs, .. } => assert!(keys && inputs.is_none()),
+            Task::Connect { .. } => {
+                assert!(kubeconfig);
+                bench.answer(Answer::Connected(Ok(ConnectionId(1))));
+            }
+            other => assert!(matches!(other, Task::Wait), "{other:?}"),
+        }
     }
-    assert!(matches!(bench.task(), Task::Connect { .. }));
 }
 
 #[test]
