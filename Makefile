@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build words fmt lint unit test chaos facts test-nodes demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-nodes demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -24,6 +24,16 @@ controlplane: tools-controlplane ## Download or build etcd, the Kubernetes progr
 
 build: tools-build ## Build the pleach program
 	cargo build --bin pleach
+
+engines: tools-engines ## Build pleach-engines, which renders charts and overlays
+	engines/build.sh
+
+engines-tools: tools-engines ## Build helm and kustomize into the cache, for `make interop`
+	engines/build.sh tools
+
+interop: tools-engines engines-tools ## Test pleach-engines, and compare it with helm and kustomize
+	cd engines && CGO_ENABLED=0 go vet ./...
+	cd engines && CGO_ENABLED=0 PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" go test -count=1 ./...
 
 words: ## List words of the banned list, for a review
 	tools/banned-words.sh

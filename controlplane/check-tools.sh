@@ -10,7 +10,7 @@ cd "${BASH_SOURCE[0]%/*}"
 
 target=${1:-test}
 case $target in
-  build | check | controlplane | dist | demo | sandbox | bench | chaos | facts | schemas | test | test-nodes) ;;
+  build | check | controlplane | dist | engines | demo | sandbox | bench | chaos | facts | schemas | test | test-nodes) ;;
   *)
     echo "check-tools.sh: there is no target $target" >&2
     exit 2
@@ -59,7 +59,7 @@ need_go() {
   fi
 }
 
-if [[ $target != controlplane ]]; then
+if [[ $target != controlplane && $target != engines ]]; then
   need_rust
   need git git
   need cc gcc
@@ -70,7 +70,7 @@ is_built() {
     ! grep --quiet "/$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v/ { print $2; exit }' go.mod)/" checksums
 }
 case $target in build | check) ;; *)
-  if [[ $target == dist ]] || is_built; then
+  if [[ $target == dist || $target == engines ]] || is_built; then
     need_go
   fi
   need flock util-linux

@@ -1,0 +1,3 @@
+{{- define "random.password" -}}
+{{ .Values.auth.password | default (randAlphaNum 12) }}
+{{- end -}}
