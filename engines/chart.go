@@ -41,8 +41,11 @@ func fileProblem(template string, err error) *problem {
 // reproducible. The answer contains the first rendering and the differences of the second.
 func renderChart(req *chartRequest) (answer *chartAnswer) {
 	answer = &chartAnswer{
-		Documents: []document{}, CRDs: []crd{}, Lookups: []lookup{}, Calls: []call{},
-		Irreproducible: []irreproducible{}, UsesRelease: []releaseUse{}, Errors: []chartError{},
+		Documents: []document{}, CRDs: []crd{},
+		chartNotes: chartNotes{
+			Lookups: []lookup{}, Calls: []call{}, Irreproducible: []irreproducible{},
+			UsesRelease: []releaseUse{}, Errors: []chartError{},
+		},
 	}
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -64,12 +67,14 @@ func renderChart(req *chartRequest) (answer *chartAnswer) {
 		answer.addProblem(problems...)
 		return answer
 	}
+	answer.Documents = first.documents
+	first.documents = nil
 	second, problems := render(req, files, 2)
 	if len(problems) > 0 {
+		answer.Documents = []document{}
 		answer.addProblem(problems...)
 		return answer
 	}
-	answer.Documents = first.documents
 	answer.CRDs = first.crds
 	answer.Irreproducible = compare(first, second)
 	return answer
@@ -94,7 +99,8 @@ type rendering struct {
 	record    *record
 }
 
-// render loads the chart and renders it. The result is nil if no template was executed.
+// render loads the chart and renders it. The result is nil if no template was executed. Only the
+// output of the first pass is split into documents.
 func render(req *chartRequest, files []*archive.BufferedFile, pass int) (*rendering, []*problem) {
 	root, problems := loadChart(files)
 	if len(problems) > 0 {
@@ -131,7 +137,11 @@ func render(req *chartRequest, files []*archive.BufferedFile, pass int) (*render
 	if err != nil {
 		return result, []*problem{result.sites.problem(err)}
 	}
+	maps.DeleteFunc(output, func(name, _ string) bool { return isNotes(name) })
 	result.files = output
+	if pass > 1 {
+		return result, nil
+	}
 	for _, file := range root.CRDObjects() {
 		result.crds = append(result.crds, crd{Source: result.sites.short(file.Filename), Text: string(file.File.Data)})
 	}
@@ -254,7 +264,6 @@ func isNotes(template string) bool {
 // sort splits the output into documents, in the order of an installation. Hooks follow the
 // other documents, in the order in which Helm executes them.
 func (r *rendering) sort() *problem {
-	maps.DeleteFunc(r.files, func(name, _ string) bool { return isNotes(name) })
 	hooks, manifests, err := releaseutil.SortManifests(r.files, nil, releaseutil.InstallOrder)
 	if err != nil {
 		return r.sites.yamlProblem(err)

@@ -76,7 +76,7 @@ func writeAnswer(out io.Writer, req *request, limit int) error {
 	for i := range req.Charts {
 		answer := renderChart(&req.Charts[i])
 		req.Charts[i] = chartRequest{}
-		if err := writeItem(buffered, i, answer); err != nil {
+		if err := writeChart(buffered, i, answer); err != nil {
 			return err
 		}
 	}
@@ -90,6 +90,37 @@ func writeAnswer(out io.Writer, req *request, limit int) error {
 	}
 	fmt.Fprintln(buffered, "]}")
 	return buffered.Flush()
+}
+
+// writeChart encodes documents one by one, since a chart can have many.
+func writeChart(out *bufio.Writer, index int, answer *chartAnswer) error {
+	if index > 0 {
+		if err := out.WriteByte(','); err != nil {
+			return err
+		}
+	}
+	fmt.Fprint(out, `{"documents":[`)
+	for i := range answer.Documents {
+		if err := writeItem(out, i, answer.Documents[i]); err != nil {
+			return err
+		}
+		answer.Documents[i] = document{}
+	}
+	fmt.Fprint(out, `],"crds":[`)
+	for i := range answer.CRDs {
+		if err := writeItem(out, i, answer.CRDs[i]); err != nil {
+			return err
+		}
+		answer.CRDs[i] = crd{}
+	}
+	fmt.Fprint(out, `],`)
+	rest, err := json.Marshal(answer.chartNotes)
+	if err != nil {
+		return err
+	}
+	// The fields follow those that are written.
+	_, err = out.Write(append(rest[1:], '\n'))
+	return err
 }
 
 func writeItem(out *bufio.Writer, index int, item any) error {

@@ -29,8 +29,13 @@ type kustomizationRequest struct {
 }
 
 type chartAnswer struct {
-	Documents      []document       `json:"documents"`
-	CRDs           []crd            `json:"crds"`
+	Documents []document `json:"documents"`
+	CRDs      []crd      `json:"crds"`
+	chartNotes
+}
+
+// chartNotes is the part of an answer that is small.
+type chartNotes struct {
 	Lookups        []lookup         `json:"lookups"`
 	Calls          []call           `json:"calls"`
 	Irreproducible []irreproducible `json:"irreproducible"`
