@@ -179,6 +179,9 @@ func loadChart(files []*archive.BufferedFile) (*chart.Chart, []*problem) {
 	if err != nil {
 		return nil, []*problem{fileProblem("", err)}
 	}
+	if version := root.Metadata.APIVersion; version != chart.APIVersionV1 && version != chart.APIVersionV2 {
+		return nil, []*problem{fileProblem("Chart.yaml", errors.New("invalid chart apiVersion"))}
+	}
 	if root.Metadata.Type != "" && root.Metadata.Type != "application" {
 		return nil, []*problem{fileProblem("Chart.yaml",
 			fmt.Errorf("%s charts are not installable", root.Metadata.Type))}

@@ -179,6 +179,8 @@ func TestErrorsEqualHelm(t *testing.T) {
 			codeTemplate, "templates/NOTES.txt", 1},
 		{"bad Chart.yaml", map[string]string{"Chart.yaml": "apiVersion: v2\nname: a\n"}, codeFile, "", 0},
 		{"bad values.yaml", map[string]string{"values.yaml": "a: b\n c: d\n"}, codeFile, "", 0},
+		{"later version of charts", map[string]string{"Chart.yaml": "apiVersion: v3\nname: a\nversion: 1.0.0\n"},
+			codeFile, "Chart.yaml", 0},
 		{"library", map[string]string{"Chart.yaml": "apiVersion: v2\nname: a\nversion: 1.0.0\ntype: library\n"},
 			codeFile, "Chart.yaml", 0},
 		{"version of Kubernetes", map[string]string{
@@ -295,6 +297,33 @@ func TestOrderOfMapsIsFixed(t *testing.T) {
 	answer := renderChart(chartOf(files, `{"map": {"d": 4, "b": 2, "a": 1, "c": 3, "e": 5}}`))
 	if got := answer.Documents[0].Text; got != "a: abcde\nb: 12345\n" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestSameNamesOfFilesAreReported(t *testing.T) {
+	files := smallChart(map[string]string{
+		"templates/a.yaml": "data:\n{{ (.Files.Glob \"files/**\").AsConfig | indent 2 }}\n",
+		"files/a/x":        "1", "files/b/x": "2",
+	})
+	answer := renderChart(chartOf(files, `{}`))
+	if len(answer.Irreproducible) != 1 || answer.Irreproducible[0].Field != ".data.x" ||
+		!slices.Equal(answer.Irreproducible[0].Calls, []call{{"AsConfig", "templates/a.yaml", 2}}) {
+		t.Errorf("got %+v", answer.Irreproducible)
+	}
+	if text := answer.Documents[0].Text; text != "data:\n  x: \"2\"\n" {
+		t.Errorf("got %q", text)
+	}
+	files["templates/a.yaml"] = []byte("data:\n{{ (.Files.Glob \"files/a/*\").AsConfig | indent 2 }}\n")
+	answer = renderChart(chartOf(files, `{}`))
+	if len(answer.Irreproducible) != 0 {
+		t.Errorf("got %+v", answer.Irreproducible)
+	}
+	// The other functions of .Files are Helm's.
+	files = folderFiles(t, "testdata/charts/functions")
+	files["files/deep/a.txt"] = []byte("twin")
+	files["templates/c-files.yaml"] = bytes.ReplaceAll(files["templates/c-files.yaml"], []byte("files/**"), []byte("files/deep/*"))
+	if refereesFolder != "" {
+		checkEqualsHelm(t, "twins", files, `{}`)
 	}
 }
 

@@ -30,7 +30,8 @@ func compare(first, second *rendering) []irreproducible {
 		source := first.sites.short(name)
 		for _, difference := range compareFiles(first.files[name], second.files[name]) {
 			difference.Document = source
-			difference.Calls = first.record.callsOf(source)
+			// Helpers can flatten files too, so that all calls are possible causes.
+			difference.Calls = append(first.record.callsOf(source), first.sites.flattened...)
 			result = append(result, difference)
 		}
 	}

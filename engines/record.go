@@ -45,8 +45,11 @@ func newRecord(s *sites, pass int) *record {
 // functions returns those that replace Helm's.
 func (r *record) functions() template.FuncMap {
 	functions := template.FuncMap{
-		enterName: func(index int) string {
+		enterName: func(index int, data map[string]any) string {
 			r.current = index
+			if r.sites.hasTwins {
+				replaceFiles(data, r.pass)
+			}
 			return ""
 		},
 		"keys":     sortedKeys,

@@ -39,6 +39,9 @@ type sites struct {
 	releaseUses []releaseUse
 	// columns lists the insertions of each template by its full name.
 	columns map[string][]insertion
+	// hasTwins says that .Files.AsConfig can depend on chance. flattened lists its calls then.
+	hasTwins  bool
+	flattened []call
 }
 
 const (
@@ -49,6 +52,7 @@ const (
 // instrument replaces the templates of a chart and its subcharts.
 func instrument(root *chart.Chart) *sites {
 	s := &sites{root: root.Name(), columns: map[string][]insertion{}, releaseUses: []releaseUse{}}
+	s.hasTwins = hasTwins(root)
 	s.addChart(root)
 	sort.SliceStable(s.releaseUses, func(i, j int) bool {
 		a, b := s.releaseUses[i], s.releaseUses[j]
@@ -100,6 +104,13 @@ func (s *sites) addTemplate(name, text string) string {
 			})
 		}
 	}
+	if s.hasTwins {
+		for _, use := range found.flattened {
+			s.flattened = append(s.flattened, call{
+				Function: use.field, Template: s.short(name), Line: lines.of(use.offset),
+			})
+		}
+	}
 	return s.rewrite(name, text, lines, found.calls)
 }
 
@@ -112,7 +123,7 @@ func (s *sites) rewrite(name, text string, lines *lines, calls []*parse.Identifi
 		})
 		out.WriteString(added)
 	}
-	insert(0, fmt.Sprintf("{{%s %d}}", enterName, len(s.templates)))
+	insert(0, fmt.Sprintf("{{%s %d .}}", enterName, len(s.templates)))
 	s.templates = append(s.templates, s.short(name))
 	written := 0
 	for _, node := range calls {
@@ -186,6 +197,8 @@ type finder struct {
 	text  string
 	calls []*parse.IdentifierNode
 	uses  []use
+	// flattened are uses of .Files.AsConfig and .Files.AsSecrets.
+	flattened []use
 }
 
 type use struct {
@@ -259,6 +272,9 @@ func (f *finder) command(n *parse.CommandNode) {
 }
 
 func (f *finder) fields(names []string, position parse.Pos) {
+	if last := names[len(names)-1]; last == "AsConfig" || last == "AsSecrets" {
+		f.flattened = append(f.flattened, use{field: last, offset: int(position)})
+	}
 	for i := 1; i < len(names); i++ {
 		if names[i-1] == "Release" && slices.Contains(releaseFields, names[i]) {
 			f.uses = append(f.uses, use{field: names[i], offset: int(position)})
