@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::repository::TestRepo;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
-use crate::samples::{config_map, deployment};
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::waits::never;
 
 fn repository() -> TestRepo {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind:";
@@ -170,4 +171,56 @@ fn a_deleted_object_is_not_ready() {
         .ended_with(0);
     assert!(recorded.stdout.contains("  True "), "{}", recorded.stdout);
     assert!(!recorded.stdout.contains("missing"), "{}", recorded.stdout);
+}
+
+#[test]
+fn the_pod_of_an_object_that_is_not_ready_is_named() {
+    let fleet = Fleet::new(
+        "pod-reasons",
+        "  - {name: web, bundle: web, namespace: pod-reasons, timeout: 20s}\n",
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+            ("manifests/web/web.yaml", never("api")),
+        ],
+    );
+    // Without nodes, the test reports the pod status and the event instead of a kubelet.
+    let run = std::thread::scope(|scope| {
+        let kubelet = scope.spawn(|| {
+            let pod = fleet.until("a pod", |fleet| {
+                let pods = fleet.get(&["pods", "-n", "pod-reasons", "-l", "app=api"])?;
+                pods["items"][0]["metadata"]["uid"].as_str()?;
+                Some(pods["items"][0]["metadata"].clone())
+            });
+            let name = pod["name"].as_str().unwrap();
+            let status = json!({"status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "containerStatuses": [{"name": "api", "image": "api:1", "imageID": "", "ready": false,
+                    "restartCount": 0, "state": {"running": {}}}]}});
+            let status = status.to_string();
+            fleet.kubectl(&[
+                "patch", "pod", name, "-n", "pod-reasons", "--subresource=status", "--type=merge", "-p", &status,
+            ]);
+            let event = json!({"apiVersion": "v1", "kind": "Event",
+                "metadata": {"name": "unhealthy", "namespace": "pod-reasons"},
+                "involvedObject": {"kind": "Pod", "namespace": "pod-reasons", "name": name, "uid": pod["uid"]},
+                "type": "Warning", "reason": "Unhealthy", "lastTimestamp": "2026-01-01T00:00:00Z",
+                "message": "Readiness probe failed: HTTP probe failed with statuscode: 503"});
+            let file = fleet.file("event.json", &event.to_string());
+            fleet.kubectl(&["create", "-f", &file]);
+            name.to_owned()
+        });
+        let run = fleet.apply().ended_with(6);
+        (run, kubelet.join().unwrap())
+    });
+    let (run, pod) = run;
+    let reason = format!(
+        "pod {pod}: container api: not ready: Readiness probe failed: HTTP probe failed with statuscode: 503"
+    );
+    run.says(&format!("  {reason}\n"));
+    let (shown, events) =
+        fleet.watched(|fleet| fleet.run(&["status", "pod-reasons"]).ended_with(0));
+    shown.says(&format!(
+        "✗ Deployment.apps/pod-reasons/api  0 of 1 replicas ready; {reason}\n"
+    ));
+    assert_eq!(events.writes().to_string(), "");
 }

@@ -26,6 +26,7 @@ mod scheduler;
 #[cfg(test)]
 pub(crate) mod serving;
 pub mod state;
+mod symptoms;
 mod unanswered;
 mod wait;
 mod watch_cache;

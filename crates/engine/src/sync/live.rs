@@ -2,23 +2,26 @@
 //!
 //! Lists each kind once for many releases: whole objects if readiness depends on the status,
 //! otherwise metadata. Members that are missing in the lists are read by name. So are objects that
-//! workloads create, because they have no label of pleach.
+//! workloads create, because they have no label of pleach. Pods and events are read only for objects
+//! that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use pleach_formats::policy::RuntimeObject;
-use pleach_formats::readiness::Rules;
+use pleach_formats::readiness::{Rules, symptoms::beside};
 use pleach_model::discovery::Discovery;
 use pleach_model::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
 use pleach_report::status::{LiveStatus, Member, MemberStatus, is_covered};
 use pleach_state::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSummary};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::observe::ends_observation;
 use super::rbac_scope::RbacScope;
 use super::state;
+use super::symptoms::{self, Unready};
 use crate::words;
 use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, Selector};
 
@@ -26,6 +29,8 @@ use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, S
 const CONCURRENCY: usize = 32;
 /// Time limit for retries of a request, because a user waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of objects whose pods and events are read. Most causes are shared.
+const EXPLAINED: usize = 20;
 /// Number of releases per list, because the server limits the length of a URL.
 const SETS: usize = 50;
 
@@ -39,15 +44,24 @@ struct Known<'a> {
     manager: &'a str,
 }
 
+/// State of a member, and the object to read symptoms of if it is not ready.
+struct Verdict {
+    status: MemberStatus,
+    unready: Option<Unready>,
+}
+
 impl Known<'_> {
-    fn judge(&self, live: Option<&Value>) -> MemberStatus {
+    fn judge(&self, live: Option<&Value>) -> Verdict {
         let member = Member {
             id: self.id,
             entry: self.entry,
             rules: self.rules,
             manager: self.manager,
         };
-        member.judge(live)
+        let status = member.judge(live);
+        let unready = live.filter(|_| !status.is_ready);
+        let unready = unready.map(|live| Unready::of(self.id, live));
+        Verdict { status, unready }
     }
 
     /// Returns the path at the applied version, or else at the version that the server prefers.
@@ -121,6 +135,7 @@ pub async fn live(
     let (kinds, unserved) = reader.kinds(&discovery);
     let mut judged = reader.list(&kinds).await?;
     reader.read_missing(&kinds, &mut judged).await?;
+    reader.explain(&mut judged).await;
     for known in unserved {
         let group = &known.id.group;
         let answer = if discovery.is_stale(group) {
@@ -138,7 +153,7 @@ pub async fn live(
         };
         let status = &mut found[known.release];
         match answer {
-            Ok(member) => status.members.push(member),
+            Ok(member) => status.members.push(member.status),
             Err(why) if status.unread.contains(&why) => {}
             Err(why) => status.unread.push(why),
         }
@@ -181,7 +196,7 @@ fn selectors(sets: BTreeSet<String>) -> Vec<String> {
 }
 
 /// State of each member, or the error of its read.
-type Judged = BTreeMap<ObjectId, Result<MemberStatus, String>>;
+type Judged = BTreeMap<ObjectId, Result<Verdict, String>>;
 
 struct Reader<'a> {
     cluster: &'a Cluster,
@@ -263,7 +278,7 @@ impl<'a> Reader<'a> {
             let error = match listed {
                 Ok(members) => {
                     let members = members.into_iter();
-                    judged.extend(members.map(|one| (one.object.clone(), Ok(one))));
+                    judged.extend(members.map(|one| (one.status.object.clone(), Ok(one))));
                     continue;
                 }
                 Err(error) if ends_observation(&error) => return Err(error),
@@ -288,7 +303,7 @@ impl<'a> Reader<'a> {
         &self,
         query: &KindQuery,
         namespace: Option<&str>,
-    ) -> Result<Vec<MemberStatus>, ClusterError> {
+    ) -> Result<Vec<Verdict>, ClusterError> {
         let path = &query.path;
         let judge = |live: Value| {
             let metadata = &live["metadata"];
@@ -346,6 +361,24 @@ impl<'a> Reader<'a> {
             judged.insert(known.id.clone(), answer);
         }
         Ok(())
+    }
+
+    /// Adds the symptoms in pods and events to the messages of objects that are not ready. A failed
+    /// read leaves the message as it is.
+    async fn explain(&self, judged: &mut Judged) {
+        let unready = judged.values_mut().filter_map(|answer| {
+            let Verdict { status, unready } = answer.as_mut().ok()?;
+            Some((status, unready.take()?))
+        });
+        stream::iter(unready.take(EXPLAINED))
+            .for_each_concurrent(CONCURRENCY, |(status, unready)| async move {
+                let read = timeout(symptoms::PATIENCE, unready.read(self.cluster)).await;
+                if let Ok(Ok(found)) = read {
+                    let message = std::mem::take(&mut status.message);
+                    status.message = beside(message, found.message.as_deref());
+                }
+            })
+            .await;
     }
 
     fn of_kind(&self, kind: &GroupKind) -> impl Iterator<Item = &'a ObjectId> {

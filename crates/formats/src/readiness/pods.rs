@@ -121,8 +121,9 @@ pub fn failure_hint(pod: &Value) -> Option<String> {
         let restarts = container["restartCount"].as_i64().unwrap_or(0);
         (restarts > 0 && ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| {
             format!(
-                "{}, {restarts} restarts",
-                termination(pod, container, ended)
+                "{}, {}",
+                termination(pod, container, ended),
+                times(restarts)
             )
         })
     });
@@ -134,6 +135,41 @@ pub fn failure_hint(pod: &Value) -> Option<String> {
     hint.map(|line| one_line(&line))
 }
 
+/// Returns why a running pod is not ready: the first running container that is
+/// not, for example because its probe fails, or else the condition of the pod.
+pub(super) fn unready(pod: &Value) -> Option<String> {
+    if pod["status"]["phase"] != "Running" {
+        return None;
+    }
+    let ready = condition(pod, "Ready").filter(|condition| condition.is_false())?;
+    let unready = containers(pod)
+        .find(|container| container["state"]["running"].is_object() && container["ready"] != true);
+    Some(unready.map_or_else(
+        || ready.line(),
+        |container| format!("container {}: not ready", name(container)),
+    ))
+}
+
+/// Returns whether the kubelet has restarted a container that has no readiness
+/// probe. Such a container counts as ready whenever it runs.
+pub(super) fn is_restarted(pod: &Value) -> bool {
+    let statuses = pod["status"]["containerStatuses"].as_array();
+    let specs = pod["spec"]["containers"].as_array();
+    statuses.into_iter().flatten().any(|container| {
+        let mut specs = specs.into_iter().flatten();
+        container["restartCount"].as_i64().unwrap_or(0) > 0
+            && specs
+                .any(|spec| spec["name"] == container["name"] && spec["readinessProbe"].is_null())
+    })
+}
+
+fn times(restarts: i64) -> String {
+    match restarts {
+        1 => "1 restart".to_owned(),
+        _ => format!("{restarts} restarts"),
+    }
+}
+
 fn name(container: &Value) -> &str {
     container["name"].as_str().unwrap_or_default()
 }
@@ -142,8 +178,9 @@ fn crash_loop(pod: &Value, container: &Value) -> String {
     let restarts = container["restartCount"].as_i64().unwrap_or(0);
     let ended = &container["lastState"]["terminated"];
     let mut line = format!(
-        "container {}: CrashLoopBackOff, {restarts} restarts",
-        name(container)
+        "container {}: CrashLoopBackOff, {}",
+        name(container),
+        times(restarts)
     );
     if ended.is_object() {
         let _ = write!(line, ", last {}", exit(pod, container, ended));
@@ -236,7 +273,7 @@ mod tests {
         Failed, "container app: RunContainerError: exec: \"serve\": not found")]
     #[case::crashed_again(json!({"status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 1,
             "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}),
-        InProgress, "container app: exit code 1, 1 restarts")]
+        InProgress, "container app: exit code 1, 1 restart")]
     #[case::evicted(json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}}),
         Failed, "phase Failed (Evicted): The node was low on resource: memory.")]
     #[case::failed(json!({"spec": {"restartPolicy": "Never"}, "status": {"phase": "Failed", "containerStatuses": [
@@ -255,6 +292,42 @@ mod tests {
         for reason in ["CrashLoopBackOff", "ErrImagePull", "InvalidImageName"] {
             let found = pod(&json!({"status": status(reason)}));
             assert_eq!(found.give_up, GiveUp::AtDeadline, "{reason}");
+        }
+    }
+
+    #[rstest]
+    #[case::probe(json!({"name": "web", "ready": false, "state": {"running": {}}}), "Running", "False", Some("container web: not ready"))]
+    #[case::gate(json!({"name": "web", "ready": true, "state": {"running": {}}}), "Running", "False",
+        Some("Ready=False (NotYet): wait"))]
+    #[case::crashed(json!({"name": "web", "ready": false, "state": {"terminated": {"exitCode": 0}}}), "Running", "False",
+        Some("Ready=False (NotYet): wait"))]
+    #[case::ready(json!({"name": "web", "ready": true, "state": {"running": {}}}), "Running", "True", None)]
+    #[case::starting(json!({"name": "web", "ready": false, "state": {"waiting": {}}}), "Pending", "False", None)]
+    fn the_container_of_an_unready_pod_is_named(
+        #[case] container: Value,
+        #[case] phase: &str,
+        #[case] ready: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let pod = json!({"status": {"phase": phase,
+            "initContainerStatuses": [{"name": "first", "ready": true, "state": {"terminated": {"exitCode": 0}}}],
+            "containerStatuses": [container],
+            "conditions": [{"type": "Ready", "status": ready, "reason": "NotYet", "message": "wait"}]}});
+        assert_eq!(unready(&pod).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_restart_counts_without_a_readiness_probe() {
+        let probe = json!({"name": "a", "readinessProbe": {"exec": {}}});
+        for (spec, restarts, expected) in [
+            (json!({"name": "a"}), 1, true),
+            (json!({"name": "a"}), 0, false),
+            (probe, 1, false),
+            (json!({"name": "other"}), 1, false),
+        ] {
+            let pod = json!({"spec": {"containers": [spec]},
+                "status": {"containerStatuses": [{"name": "a", "restartCount": restarts}]}});
+            assert_eq!(is_restarted(&pod), expected, "{pod}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! Causes for an unready workload that its own status does not show: the state
 //! of its pods, and events.
 
+use std::cmp::Reverse;
+
 use serde_json::Value;
 
 use super::conditions::one_line;
@@ -18,6 +20,10 @@ pub struct PodState {
     trouble: Option<String>,
     /// Reason for which a container cannot start before git changes.
     stuck: Option<&'static str>,
+    /// Reason for which it runs and is not ready.
+    unready: Option<String>,
+    /// True if the kubelet has restarted a container without a readiness probe.
+    restarted: bool,
     /// True if the pod has not started yet.
     pending: bool,
     /// True if the pod is being deleted.
@@ -40,9 +46,21 @@ impl PodState {
             uid: text("uid"),
             trouble,
             stuck: pods::stuck(pod),
+            unready: pods::unready(pod).map(|line| one_line(&line)),
+            restarted: pods::is_restarted(pod),
             pending: phase.is_empty() || phase == "Pending",
             leaving: metadata["deletionTimestamp"].is_string(),
         }
+    }
+
+    /// Returns the UID of the pod.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Returns the key that sorts pods by age, the oldest first.
+    fn age(&self) -> (&str, Reverse<&str>) {
+        (&self.created, Reverse(&self.name))
     }
 }
 
@@ -67,19 +85,22 @@ pub fn pod_selector(id: &ObjectId, workload: &Value) -> Option<String> {
 /// Returns the problem of a workload's pods as one line. It names the newest
 /// affected pod, which belongs to the awaited version.
 pub fn of_pods(pods: &[PodState]) -> Option<String> {
-    let mut troubled: Vec<&PodState> = pods
+    let troubled = pods
         .iter()
-        .filter(|pod| pod.trouble.is_some() && !pod.leaving)
-        .collect();
-    troubled.sort_by(|a, b| (&b.created, &a.name).cmp(&(&a.created, &b.name)));
-    let first = troubled.first()?;
-    let trouble = first.trouble.as_deref().unwrap_or_default();
-    let more = match troubled.len() - 1 {
+        .filter(|pod| pod.trouble.is_some() && !pod.leaving);
+    let newest = troubled.clone().max_by_key(|pod| pod.age())?;
+    let trouble = newest.trouble.as_deref().unwrap_or_default();
+    Some(one_of(newest, trouble, troubled.count()))
+}
+
+/// Describes a pod of several with the same kind of problem.
+fn one_of(pod: &PodState, problem: &str, count: usize) -> String {
+    let more = match count.saturating_sub(1) {
         0 => String::new(),
         1 => " (and 1 more pod)".to_owned(),
         more => format!(" (and {more} more pods)"),
     };
-    Some(format!("pod {}: {trouble}{more}", first.name))
+    format!("pod {}: {problem}{more}", pod.name)
 }
 
 /// Returns the reason for which a pod cannot start before git changes: an image
@@ -89,24 +110,56 @@ pub fn stuck(pods: &[PodState]) -> Option<&'static str> {
     pods.find_map(|pod| pod.stuck)
 }
 
-/// Returns the UID of the newest pod that has not started. Its events show the
-/// cause.
-pub fn pending(pods: &[PodState]) -> Option<&str> {
-    let waiting = pods.iter().filter(|pod| pod.pending && !pod.leaving);
-    let youngest = waiting.max_by(|a, b| (&a.created, &b.name).cmp(&(&b.created, &a.name)))?;
-    Some(&youngest.uid)
+/// Returns whether the kubelet has restarted a container of these pods that has
+/// no readiness probe.
+pub fn restarted(pods: &[PodState]) -> bool {
+    pods.iter().any(|pod| pod.restarted && !pod.leaving)
+}
+
+/// Returns the newest pod that has not started or is not ready. Its events show
+/// the cause.
+pub fn waiting(pods: &[PodState]) -> Option<&PodState> {
+    let waiting = pods
+        .iter()
+        .filter(|pod| (pod.pending || pod.unready.is_some()) && !pod.leaving);
+    waiting.max_by_key(|pod| pod.age())
+}
+
+/// Returns the problem of a [waiting](waiting) pod as one line, with its latest
+/// warning. `None` without a warning for a pod that has not started, because it
+/// may merely be starting.
+pub fn of_waiting(pod: &PodState, pods: &[PodState], warnings: &[Value]) -> Option<String> {
+    let Some(unready) = &pod.unready else {
+        return newest(warnings);
+    };
+    // Other warnings are about earlier problems.
+    let probes = warnings
+        .iter()
+        .filter(|event| event["reason"] == "Unhealthy");
+    let failure = latest(probes).and_then(|event| event["message"].as_str());
+    let problem = match failure {
+        Some(failure) => one_line(&format!("{unready}: {failure}")),
+        None => unready.clone(),
+    };
+    let count = pods
+        .iter()
+        .filter(|pod| pod.unready.is_some() && !pod.leaving);
+    Some(one_of(pod, &problem, count.count()))
+}
+
+/// Adds symptoms to a message about an object.
+pub fn beside(message: String, symptoms: Option<&str>) -> String {
+    match symptoms {
+        // Some objects report the same message themselves.
+        Some(seen) if !message.contains(seen) => format!("{message}; {seen}"),
+        _ => message,
+    }
 }
 
 /// Returns the latest event as one line.
 pub fn newest(events: &[Value]) -> Option<String> {
+    let event = latest(events.iter())?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let when = |event: &Value| {
-        let times = ["lastTimestamp", "eventTime", "firstTimestamp"];
-        let series = text(&event["series"]["lastObservedTime"]);
-        let reported = times.into_iter().map(|key| text(&event[key]));
-        reported.chain([series]).max().unwrap_or_default()
-    };
-    let event = events.iter().max_by_key(|event| when(event))?;
     let object = &event["involvedObject"];
     let (kind, name) = (text(&object["kind"]), text(&object["name"]));
     let (reason, message) = (text(&event["reason"]), text(&event["message"]));
@@ -114,6 +167,16 @@ pub fn newest(events: &[Value]) -> Option<String> {
         "{} {name}: {reason}: {message}",
         kind.to_lowercase()
     )))
+}
+
+fn latest<'a>(events: impl Iterator<Item = &'a Value>) -> Option<&'a Value> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    events.max_by_key(|event| {
+        let times = ["lastTimestamp", "eventTime", "firstTimestamp"];
+        let series = text(&event["series"]["lastObservedTime"]);
+        let reported = times.into_iter().map(|key| text(&event[key]));
+        reported.chain([series]).max().unwrap_or_default()
+    })
 }
 
 #[cfg(test)]
@@ -130,7 +193,7 @@ mod tests {
         }))
     }
 
-    fn waiting(reason: &str, message: &str) -> Value {
+    fn held(reason: &str, message: &str) -> Value {
         json!({"phase": "Pending", "containerStatuses": [
             {"name": "app", "state": {"waiting": {"reason": reason, "message": message}}}]})
     }
@@ -154,15 +217,11 @@ mod tests {
     #[test]
     fn the_youngest_failing_pod_is_shown() {
         let pods = [
-            pod(
-                "old",
-                "2026-01-01T00:00:00Z",
-                &waiting("CrashLoopBackOff", ""),
-            ),
+            pod("old", "2026-01-01T00:00:00Z", &held("CrashLoopBackOff", "")),
             pod(
                 "new",
                 "2026-01-01T00:01:00Z",
-                &waiting("ImagePullBackOff", "not found"),
+                &held("ImagePullBackOff", "not found"),
             ),
             pod("fine", "2026-01-01T00:02:00Z", &json!({"phase": "Running"})),
         ];
@@ -176,14 +235,87 @@ mod tests {
 
     #[test]
     fn starting_and_terminating_pods_are_no_symptom() {
-        let mut leaving = pod("a", "1", &waiting("ErrImagePull", "x"));
+        let mut leaving = pod("a", "1", &held("ErrImagePull", "x"));
         leaving.leaving = true;
-        let starting = pod("b", "1", &waiting("ContainerCreating", ""));
+        let starting = pod("b", "1", &held("ContainerCreating", ""));
         let youngest = pod("c", "2", &json!({"phase": "Pending"}));
         let pods = [leaving, starting, youngest];
         assert_eq!(of_pods(&pods), None);
-        assert_eq!(pending(&pods), Some("uid of c"));
-        assert_eq!(pending(&[]), None);
+        assert_eq!(waiting(&pods).map(PodState::uid), Some("uid of c"));
+        assert_eq!(waiting(&[]), None);
+    }
+
+    fn unready(name: &str) -> PodState {
+        let status = json!({"phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{"name": "web", "ready": false, "restartCount": 1, "state": {"running": {}}}]});
+        PodState::of(&json!({
+            "metadata": {"name": name, "creationTimestamp": "1"},
+            "spec": {"containers": [{"name": "web"}]},
+            "status": status,
+        }))
+    }
+
+    #[test]
+    fn an_unready_pod_is_named_with_the_failure_of_its_probe() {
+        let event = |reason: &str, time: &str| {
+            json!({"lastTimestamp": time, "reason": reason, "message": format!("{reason}\n of {time}"),
+                "involvedObject": {"kind": "Pod", "name": "a"}})
+        };
+        let starting = pod("a", "1", &json!({"phase": "Pending"}));
+        let unhealthy = [
+            event("BackOff", "3"),
+            event("Unhealthy", "1"),
+            event("Unhealthy", "2"),
+        ];
+        for (pods, warnings, expected) in [
+            (
+                vec![unready("b")],
+                &[][..],
+                Some("pod b: container web: not ready"),
+            ),
+            (
+                vec![unready("b")],
+                &unhealthy[..1],
+                Some("pod b: container web: not ready"),
+            ),
+            (
+                vec![unready("b"), unready("c")],
+                &unhealthy[..],
+                Some("pod b: container web: not ready: Unhealthy of 2 (and 1 more pod)"),
+            ),
+            (
+                vec![starting.clone()],
+                &unhealthy[..1],
+                Some("pod a: BackOff: BackOff of 3"),
+            ),
+            (vec![starting.clone()], &[][..], None),
+            (vec![starting, unready("b")], &[][..], None),
+        ] {
+            let newest = waiting(&pods).unwrap();
+            let found = of_waiting(newest, &pods, warnings);
+            assert_eq!(found.as_deref(), expected, "{pods:?}");
+        }
+    }
+
+    #[test]
+    fn a_restart_is_remembered_while_the_pod_lives() {
+        let mut pods = [unready("a"), pod("b", "2", &json!({"phase": "Running"}))];
+        assert!(restarted(&pods));
+        assert!(!restarted(&pods[1..]));
+        pods[0].leaving = true;
+        assert!(!restarted(&pods));
+    }
+
+    #[test]
+    fn symptoms_are_added_once() {
+        for (message, seen, expected) in [
+            ("0 of 1", None, "0 of 1"),
+            ("0 of 1", Some("pod a: no"), "0 of 1; pod a: no"),
+            ("it says pod a: no", Some("pod a: no"), "it says pod a: no"),
+        ] {
+            assert_eq!(beside(message.to_owned(), seen), expected);
+        }
     }
 
     #[rstest]
@@ -196,7 +328,7 @@ mod tests {
     fn only_a_change_in_git_cures(#[case] reason: &str, #[case] expected: bool) {
         let mut pods = vec![
             pod("fine", "1", &json!({"phase": "Running"})),
-            pod("new", "2", &waiting(reason, "")),
+            pod("new", "2", &held(reason, "")),
         ];
         assert_eq!(stuck(&pods).is_some(), expected, "{reason}");
         pods[1].leaving = true;

@@ -45,6 +45,16 @@ impl Reason {
                 is_failing: false,
             };
         };
+        // It may merely be starting, and then no report with the names follows.
+        if [": not ready", ": Ready=False"]
+            .iter()
+            .any(|words| trouble.contains(words))
+        {
+            return Self {
+                text: one_line(&format!("pod {trouble}; {condition}")),
+                is_failing: false,
+            };
+        }
         // The names of pod and container are in the report of a failure.
         let cause = trouble.split_once(": ").map_or(trouble, |(_, cause)| cause);
         let cause = match cause.split_once(": ") {
@@ -167,6 +177,32 @@ mod tests {
           ⠇ Deployment checkout  2 of 3 replicas ready                              11s
         ");
         assert!(drawn.lines().all(|line| line.chars().count() <= 79));
+    }
+
+    #[test]
+    fn a_cause_precedes_its_condition() {
+        for (message, text, is_failing) in [
+            ("1 of 3 replicas ready", "1 of 3 replicas ready", false),
+            (
+                "0 of 1 ready; pod a-1: container web: CrashLoopBackOff, 2 restarts",
+                "CrashLoopBackOff, 2 restarts; 0 of 1 ready",
+                true,
+            ),
+            (
+                "0 of 1 ready; pod a-1: unschedulable: no node",
+                "unschedulable: no node; 0 of 1 ready",
+                true,
+            ),
+            (
+                "0 of 1 ready; pod a-1: container web: not ready: Readiness probe failed: 503",
+                "pod a-1: container web: not ready: Readiness probe failed: 503; 0 of 1 ready",
+                false,
+            ),
+        ] {
+            let reason = Reason::of(message);
+            let found = (reason.text.as_str(), reason.is_failing);
+            assert_eq!(found, (text, is_failing), "{message}");
+        }
     }
 
     #[test]

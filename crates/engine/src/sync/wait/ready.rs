@@ -114,6 +114,7 @@ impl Waiter<'_> {
                 match self.verdict(step, &path, &value, &mut grace).await {
                     Verdict::Ready { is_silent } => {
                         let at = *ready_since.get_or_insert_with(Instant::now);
+                        let stable_for = symptoms.stable_for(stable_for, &value).await;
                         if at.elapsed() >= stable_for {
                             if is_silent {
                                 self.warn_of_silence(id);

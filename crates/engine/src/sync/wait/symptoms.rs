@@ -1,25 +1,23 @@
-//! Symptoms in pods and events that explain an unready object. They are read at intervals during a
-//! wait, and at its end.
+//! Symptoms of an unready object, read at intervals during a wait, and at its end.
 
 use std::time::Duration;
 
-use pleach_formats::readiness::symptoms::{self, PodState};
+use pleach_formats::readiness::symptoms;
 use pleach_model::object::ObjectId;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
+use crate::sync::symptoms::{PATIENCE, Unready};
+use pleach_cluster::{Class, Cluster};
 
 /// Delay before the first read, because most objects are ready by then.
 const FIRST: Duration = Duration::from_secs(2);
-/// Time limit of a read. The wait has its own deadline.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest interval between reads.
 const LONGEST: Duration = Duration::from_secs(10);
-
-/// Symptoms in one line, and the reason of a pod that cannot start.
-type Found = (Option<String>, Option<&'static str>);
+/// Time for which a workload must stay ready after one of its containers crashed, because a
+/// restarted container without a readiness probe is ready until it crashes again.
+const AFTER_CRASH: Duration = Duration::from_secs(10);
 
 /// Symptoms of one object, with the time of the next read.
 pub(super) struct Symptoms<'a> {
@@ -32,6 +30,8 @@ pub(super) struct Symptoms<'a> {
     /// Reason of a pod that cannot start without a change in git, and the time since when it is
     /// reported.
     stuck: Option<(&'static str, Instant)>,
+    /// Whether a container without a readiness probe had been restarted at the last read.
+    restarted: bool,
     /// Whether reads are forbidden, and not retried.
     closed: bool,
 }
@@ -46,6 +46,7 @@ impl<'a> Symptoms<'a> {
             pause: FIRST,
             last: None,
             stuck: None,
+            restarted: false,
             closed: false,
         }
     }
@@ -95,12 +96,21 @@ impl<'a> Symptoms<'a> {
         self.joined(message)
     }
 
-    fn joined(&self, message: String) -> String {
-        match &self.last {
-            // Some objects report the same message themselves.
-            Some(seen) if !message.contains(seen.as_str()) => format!("{message}; {seen}"),
-            _ => message,
+    /// Returns the time for which an object that is ready now must stay ready. Reads the pods again
+    /// only if a container had been restarted at the last read.
+    pub(super) async fn stable_for(&mut self, declared: Duration, value: &Value) -> Duration {
+        if self.restarted {
+            self.inspect(value).await;
         }
+        if self.restarted {
+            declared.max(AFTER_CRASH)
+        } else {
+            declared
+        }
+    }
+
+    fn joined(&self, message: String) -> String {
+        symptoms::beside(message, self.last.as_deref())
     }
 
     async fn inspect(&mut self, value: &Value) {
@@ -110,62 +120,23 @@ impl<'a> Symptoms<'a> {
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = Instant::now() + self.pause;
         let _permit = self.permits.acquire().await;
-        match tokio::time::timeout(PATIENCE, self.find(value)).await {
-            Ok(Ok((seen, stuck))) => {
-                self.last = seen;
-                self.note(stuck);
+        let unready = Unready::of(self.id, value);
+        match tokio::time::timeout(PATIENCE, unready.read(self.cluster)).await {
+            Ok(Ok(found)) => {
+                self.last = found.message;
+                self.restarted = found.restarted;
+                self.note(found.stuck);
             }
             Ok(Err(error)) => self.closed = error.class() == Some(&Class::Forbidden),
             Err(_) => {}
         }
     }
-
-    /// Reads the symptoms from pods and events, and the reason of a pod that cannot start.
-    async fn find(&self, value: &Value) -> Result<Found, ClusterError> {
-        let mut requested = vec![
-            value["metadata"]["uid"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-        ];
-        if let Some(labels) = symptoms::pod_selector(self.id, value) {
-            let pods = self.pods(&labels).await?;
-            if let Some(trouble) = symptoms::of_pods(&pods) {
-                return Ok((Some(trouble), symptoms::stuck(&pods)));
-            }
-            requested.extend(symptoms::pending(&pods).map(str::to_owned));
-        }
-        // Events of the pod are closer to the cause than events of its owner.
-        for uid in requested.iter().rev().filter(|uid| !uid.is_empty()) {
-            let fields = format!("involvedObject.uid={uid},type=Warning");
-            let selector = Selector {
-                namespace: self.id.namespace.as_deref(),
-                fields: Some(&fields),
-                ..Selector::default()
-            };
-            let path = ResourcePath::namespaced("v1", "Event", "events");
-            let events = self.cluster.list(&path, &selector).await?.items;
-            if let Some(warning) = symptoms::newest(&events) {
-                return Ok((Some(warning), None));
-            }
-        }
-        Ok((None, None))
-    }
-
-    async fn pods(&self, labels: &str) -> Result<Vec<PodState>, ClusterError> {
-        let path = ResourcePath::namespaced("v1", "Pod", "pods");
-        let selector = Selector {
-            namespace: self.id.namespace.as_deref(),
-            labels: Some(labels),
-            ..Selector::default()
-        };
-        let read = |pod: Value| Some(PodState::of(&pod));
-        self.cluster.pick(&path, &selector, Depth::Full, read).await
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::sync::serving::serving;
 
@@ -189,5 +160,38 @@ mod tests {
         symptoms.note(None);
         symptoms.note(Some("ErrImagePull"));
         assert!(!symptoms.is_over(limit));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_workload_that_crashed_must_stay_ready() {
+        let pods = |restarts: u64| {
+            serving(move |path| {
+                let container = json!({"name": "a", "restartCount": restarts});
+                let pod = json!({"spec": {"containers": [{"name": "a"}]},
+                    "status": {"containerStatuses": [container]}});
+                let items = if path.ends_with("/pods") {
+                    json!([pod])
+                } else {
+                    json!([])
+                };
+                Some(json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}))
+            })
+        };
+        let live =
+            json!({"metadata": {"uid": "u"}, "spec": {"selector": {"matchLabels": {"a": "b"}}}});
+        let id: ObjectId = "Deployment.apps/shop/web".parse().unwrap();
+        let second = Duration::from_secs(1);
+        for (before, restarts, declared, expected) in [
+            (false, 1, Duration::ZERO, Duration::ZERO),
+            (true, 1, Duration::ZERO, AFTER_CRASH),
+            (true, 1, AFTER_CRASH * 2, AFTER_CRASH * 2),
+            // The pods were replaced meanwhile.
+            (true, 0, second, second),
+        ] {
+            let (cluster, permits) = (pods(restarts), Semaphore::new(1));
+            let mut symptoms = Symptoms::new(&cluster, &permits, &id);
+            symptoms.restarted = before;
+            let stable_for = symptoms.stable_for(declared, &live).await;
+            assert_eq!(stable_for, expected, "{before} {restarts}");
+        }
     }
 }
