@@ -180,16 +180,17 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
             );
         }
     }
-    let skipped = count(result, |outcome| {
-        matches!(outcome, StepOutcome::Skipped { .. })
-    });
-    if skipped > 0 {
-        let steps = if skipped == 1 {
-            "1 step was".to_owned()
-        } else {
-            format!("{skipped} steps were")
+    for (is_applied, what) in [(false, "not executed"), (true, "no longer waited for")] {
+        let skipped = count(
+            result,
+            |outcome| matches!(outcome, StepOutcome::Skipped { applied, .. } if *applied == is_applied),
+        );
+        let steps = match skipped {
+            0 => continue,
+            1 => "1 step was".to_owned(),
+            skipped => format!("{skipped} steps were"),
         };
-        let _ = writeln!(text, "{steps} not executed because of that");
+        let _ = writeln!(text, "{steps} {what} because of that");
     }
     if let Some(cause) = result.stopped {
         how_far(text, plan, result, cause, go_on);

@@ -85,10 +85,13 @@ pub enum StepOutcome {
     Done,
     /// Failed.
     Failed(Failure),
-    /// Not started, because a step that it needs was not successful.
+    /// Not started, because a step that it needs was not successful; or its wait ended with the
+    /// wait of that step.
     Skipped {
         /// The unsuccessful step.
         because: StepId,
+        /// Whether its operation was executed.
+        applied: bool,
     },
     /// Not started, or its wait was interrupted, because the sync was stopped.
     Stopped {

@@ -67,11 +67,14 @@ impl<'a> Remainder<'a> {
             let progress = |step: &&Step| match result.outcomes.get(&step.id) {
                 _ if is_undone(step) => None,
                 Some(StepOutcome::Done) => Some(true),
-                Some(StepOutcome::Stopped { applied: true }) => Some(false),
+                Some(
+                    StepOutcome::Stopped { applied: true }
+                    | StepOutcome::Skipped { applied: true, .. },
+                ) => Some(false),
                 Some(
                     StepOutcome::Stopped { applied: false }
                     | StepOutcome::Failed(_)
-                    | StepOutcome::Skipped { .. },
+                    | StepOutcome::Skipped { applied: false, .. },
                 )
                 | None => None,
             };

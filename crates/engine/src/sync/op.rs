@@ -339,8 +339,7 @@ pub(super) fn failure(error: &ClusterError) -> Failure {
         None => error.to_string(),
     };
     Failure {
-        kind,
-        message,
         hint: error.hint(),
+        ..Failure::new(kind, message)
     }
 }

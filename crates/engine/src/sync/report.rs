@@ -65,6 +65,9 @@ pub struct Failure {
     /// The next step, if it is obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Whether it ends the waits of all other steps too (`failFast`).
+    #[serde(skip)]
+    pub ends_waits: bool,
 }
 
 impl Failure {
@@ -74,6 +77,15 @@ impl Failure {
             kind,
             message: message.into(),
             hint: None,
+            ends_waits: false,
+        }
+    }
+
+    /// Adds the next step.
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
         }
     }
 }

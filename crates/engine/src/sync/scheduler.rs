@@ -1,7 +1,8 @@
 //! Scheduler of plans: starts every step as soon as its edges are satisfied.
 //!
 //! Steps without an edge between them run concurrently, up to a number of operations. Waits hold no
-//! permit. The failure of a step only stops its descendants.
+//! permit. The failure of a step only stops its descendants. A failure that ends all waits also
+//! stops the steps that need another one.
 
 mod permits;
 
@@ -63,6 +64,8 @@ struct Run<'a, E> {
     running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
     permits: Permits,
     in_flight: usize,
+    /// Step whose failure ends the waits of all others.
+    gave_up: Option<StepId>,
     outcomes: BTreeMap<StepId, StepOutcome>,
 }
 
@@ -83,6 +86,9 @@ pub(super) async fn run<E: Executor>(
             Some(_) if run.in_flight == 0 => break,
             Some(_) => {}
         }
+        if run.has_given_up() {
+            break;
+        }
         tokio::select! {
             biased;
             cause = stop.wait(), if stop_cause.is_none() => stop_cause = Some(cause),
@@ -92,6 +98,9 @@ pub(super) async fn run<E: Executor>(
             },
             () = run.permits.free(), if stop_cause.is_none() && !run.ready.is_empty() => {}
         }
+    }
+    if stop_cause.is_none() {
+        run.end_waits();
     }
     // A stop request after the last step has no effect. A long operation can stop by itself.
     let is_done = |id| run.outcomes.get(id) == Some(&StepOutcome::Done);
@@ -132,6 +141,7 @@ impl<'a, E: Executor> Run<'a, E> {
             running: FuturesUnordered::new(),
             permits: Permits::new(limit),
             in_flight: 0,
+            gave_up: None,
             outcomes: BTreeMap::new(),
         }
     }
@@ -202,8 +212,27 @@ impl<'a, E: Executor> Run<'a, E> {
 
     fn fail(&mut self, id: StepId, failure: Failure) {
         let progress = self.progress[id.0];
+        if failure.ends_waits {
+            self.gave_up.get_or_insert(id);
+        }
         self.finish(id, StepOutcome::Failed(failure));
         self.skip_dependents(id, progress);
+    }
+
+    /// Returns whether only waits are left after a failure that ends them.
+    fn has_given_up(&self) -> bool {
+        self.gave_up.is_some() && self.in_flight == 0 && self.ready.is_empty()
+    }
+
+    /// Ends the remaining waits, and the steps that need them, after a failure that ends them.
+    fn end_waits(&mut self) {
+        let Some(because) = self.gave_up else { return };
+        for step in &self.plan.steps {
+            if !self.outcomes.contains_key(&step.id) {
+                let applied = self.progress[step.id.0] >= StepProgress::Applied;
+                self.finish(step.id, StepOutcome::Skipped { because, applied });
+            }
+        }
     }
 
     /// Skips steps that can no longer start. Steps that only need an applied, not a ready,
@@ -215,7 +244,8 @@ impl<'a, E: Executor> Run<'a, E> {
                 let met = need == Need::Applied && progress >= StepProgress::Applied;
                 if !met && !self.outcomes.contains_key(&dependent) {
                     self.ready.remove(&dependent);
-                    self.finish(dependent, StepOutcome::Skipped { because });
+                    let applied = false;
+                    self.finish(dependent, StepOutcome::Skipped { because, applied });
                     open.push((dependent, StepProgress::Nothing));
                 }
             }

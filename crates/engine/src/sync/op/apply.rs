@@ -271,17 +271,13 @@ impl Operator<'_> {
         }
         self.record(step, started, since);
         if taken {
-            return Err(Failure {
-                kind: FailureKind::Conflict,
-                message: format!(
-                    "it was created by {} after the plan was made",
-                    foreign.join(", ")
-                ),
-                hint: Some(
-                    "run the command again: the new plan shows whether the object can be adopted"
-                        .to_owned(),
-                ),
-            });
+            let message = format!(
+                "it was created by {} after the plan was made",
+                foreign.join(", ")
+            );
+            return Err(Failure::new(FailureKind::Conflict, message).hint(
+                "run the command again: the new plan shows whether the object can be adopted",
+            ));
         }
         Ok(())
     }

@@ -48,11 +48,8 @@ impl Operator<'_> {
         };
         Err(match contents {
             Contents::Unknown(_) => Failure::new(FailureKind::Cluster, message),
-            Contents::Known(_) => Failure {
-                kind: FailureKind::Conflict,
-                message,
-                hint: Some("delete or move them first, or withdraw the consent".to_owned()),
-            },
+            Contents::Known(_) => Failure::new(FailureKind::Conflict, message)
+                .hint("delete or move them first, or withdraw the consent"),
         })
     }
 }

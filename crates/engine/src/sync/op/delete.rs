@@ -130,11 +130,9 @@ pub(super) async fn delete_as_seen(
 
 /// Builds the failure for an object that changed since its deletion was planned.
 fn spared(why: &str) -> Failure {
-    Failure {
-        kind: FailureKind::Conflict,
-        message: format!("not deleted, as it changed since the plan was made: {why}"),
-        hint: Some("run the command again: the next plan leaves out objects that stay".to_owned()),
-    }
+    let message = format!("not deleted, as it changed since the plan was made: {why}");
+    Failure::new(FailureKind::Conflict, message)
+        .hint("run the command again: the next plan leaves out objects that stay")
 }
 
 /// Returns whether the object is no longer at the version of the precondition.

@@ -153,11 +153,10 @@ impl Operator<'_> {
         let live = cluster.get_id(&place, id).await;
         let live = live.map_err(|error| failure(&error))?;
         let Some(live) = live.filter(|live| is_of(live, &gate.release)) else {
-            return Err(Failure {
-                kind: FailureKind::Conflict,
-                message: format!("{id} exists and is not a gate of this release"),
-                hint: Some("delete it if it is not in use".to_owned()),
-            });
+            let message = format!("{id} exists and is not a gate of this release");
+            return Err(
+                Failure::new(FailureKind::Conflict, message).hint("delete it if it is not in use")
+            );
         };
         let change = json!({
             "metadata": {

@@ -50,14 +50,12 @@ impl Operator<'_> {
                 break;
             }
             if pass >= PASSES {
-                return Err(Failure {
-                    kind: FailureKind::NotReady,
-                    message: format!(
-                        "another client is still writing objects at {}: {left} appeared during the migration",
-                        from.join(", ")
-                    ),
-                    hint: Some("managedFields of the objects name that client".to_owned()),
-                });
+                let message = format!(
+                    "another client is still writing objects at {}: {left} appeared during the migration",
+                    from.join(", ")
+                );
+                return Err(Failure::new(FailureKind::NotReady, message)
+                    .hint("managedFields of the objects name that client"));
             }
         }
         self.forget_versions(&cluster, step, crd, from).await

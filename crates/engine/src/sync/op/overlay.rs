@@ -458,11 +458,9 @@ fn is_stale(error: &ClusterError) -> bool {
 }
 
 fn moved() -> Failure {
-    Failure {
-        kind: FailureKind::Conflict,
-        message: "the object was replaced since the plan was made".to_owned(),
-        hint: Some("run the command again to plan from its current state".to_owned()),
-    }
+    let message = "the object was replaced since the plan was made";
+    Failure::new(FailureKind::Conflict, message)
+        .hint("run the command again to plan from its current state")
 }
 
 /// Builds the failure for an unwritten journal. The change that it describes is not made.
@@ -474,8 +472,7 @@ pub(super) fn unrecorded(error: &SyncError) -> Failure {
         Kind::Repository => FailureKind::Refused,
     };
     Failure {
-        kind,
-        message: format!("the journal could not be written: {error}"),
         hint: error.hint(),
+        ..Failure::new(kind, format!("the journal could not be written: {error}"))
     }
 }

@@ -88,9 +88,7 @@ pub(super) fn is_stale(error: &ClusterError) -> bool {
 }
 
 fn moved(message: &str) -> Failure {
-    Failure {
-        kind: FailureKind::Conflict,
-        message: format!("{message} since the plan was made"),
-        hint: Some("run the command again to plan from its current state".to_owned()),
-    }
+    let message = format!("{message} since the plan was made");
+    Failure::new(FailureKind::Conflict, message)
+        .hint("run the command again to plan from its current state")
 }

@@ -297,6 +297,96 @@ fn a_failure_skips_a_long_chain() {
     let result = block_on(execute(&plan, &checker, 4));
     let skipped = result.outcomes.values();
     let skipped = skipped
-        .filter(|outcome| matches!(outcome, StepOutcome::Skipped { because } if because.0 == 0));
+        .filter(|outcome| matches!(outcome, StepOutcome::Skipped { because, applied: false } if because.0 == 0));
     assert_eq!(skipped.count(), 49_999);
+}
+
+/// Executor whose waits end as their steps say, or never.
+struct Waiting<'a>(&'a [(Ends, bool)]);
+
+/// End of a wait.
+#[derive(Debug, Clone, Copy)]
+enum Ends {
+    Never,
+    Ready,
+    Failed,
+    FailedFast,
+}
+
+impl Executor for Waiting<'_> {
+    async fn execute<'a>(&'a self, _: &'a Step, _: &'a Permit) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        let ends_waits = match self.0[step.id.0].0 {
+            Ends::Never => std::future::pending().await,
+            Ends::Ready => return Ok(()),
+            Ends::Failed => false,
+            Ends::FailedFast => true,
+        };
+        Err(Failure {
+            ends_waits,
+            ..failure()
+        })
+    }
+}
+
+#[test]
+fn a_fast_failure_ends_the_waits_of_all_others_and_no_operation() {
+    use Ends::{Failed, FailedFast, Never, Ready};
+    // End of each wait, and whether the step needs the one before it to be ready. The result has a
+    // letter per step: done, failed, skipped, and waited for no longer.
+    for (steps, expected) in [
+        (&[(FailedFast, false), (Never, false)][..], "fw"),
+        (
+            &[
+                (FailedFast, false),
+                (Never, false),
+                (Ready, true),
+                (Ready, false),
+            ],
+            "fwsw",
+        ),
+        (&[(Never, false), (FailedFast, false), (Ready, true)], "wfs"),
+        // A step that is ready to start is still applied, and its wait ends too.
+        (
+            &[
+                (FailedFast, false),
+                (Ready, false),
+                (Ready, true),
+                (Never, true),
+            ],
+            "fwss",
+        ),
+        // An ordinary failure stops its descendants only.
+        (
+            &[
+                (Failed, false),
+                (Ready, true),
+                (Ready, false),
+                (Ready, true),
+            ],
+            "fsdd",
+        ),
+    ] {
+        let all = steps.iter().enumerate().map(|(id, (_, needs))| {
+            let before = needs.then(|| (id - 1, Need::Ready));
+            step(id, before.as_slice(), true)
+        });
+        let plan = plan(all.collect());
+        let (events, stop) = (Events::silent(release()), Stop::never());
+        let result = block_on(run(&plan, &Waiting(steps), &events, 1, &stop));
+        let letters = result.outcomes.values().map(|outcome| match outcome {
+            StepOutcome::Done => 'd',
+            StepOutcome::Failed(_) => 'f',
+            StepOutcome::Skipped { applied: false, .. } => 's',
+            StepOutcome::Skipped { applied: true, .. } => 'w',
+            StepOutcome::Stopped { .. } => '?',
+        });
+        assert_eq!(letters.collect::<String>(), expected, "{steps:?}");
+        assert_eq!(result.stopped, None);
+    }
 }

@@ -88,11 +88,8 @@ impl<'a> Progress<'a> {
             Some(advice) => advice.clone(),
             None => self.way_out(stuck).hint(),
         };
-        Failure {
-            kind: FailureKind::NotReady,
-            message: format!("not {state} after {waited} s: {last}"),
-            hint: Some(hint),
-        }
+        let message = format!("not {state} after {waited} s: {last}");
+        Failure::new(FailureKind::NotReady, message).hint(hint)
     }
 
     /// Builds the failure of an object whose status excludes readiness.
@@ -102,19 +99,17 @@ impl<'a> Progress<'a> {
             moved: self.started,
             ..self.way_out(stuck)
         };
-        Failure {
-            hint: Some(way_out.hint()),
-            ..Failure::new(FailureKind::NotReady, message)
-        }
+        Failure::new(FailureKind::NotReady, message).hint(way_out.hint())
     }
 
-    /// Builds the failure of an object whose pods cannot start. `stuck` is the reason.
+    /// Builds the failure of an object whose pods cannot start, which ends all waits of the run.
+    /// `stuck` is the reason.
     pub(super) fn gave_up(&self, message: &str, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
+        let message = format!("not ready after {waited} s: {message}");
         Failure {
-            kind: FailureKind::NotReady,
-            message: format!("not ready after {waited} s: {message}"),
-            hint: Some(self.way_out(stuck).hint()),
+            ends_waits: true,
+            ..Failure::new(FailureKind::NotReady, message).hint(self.way_out(stuck).hint())
         }
     }
 
