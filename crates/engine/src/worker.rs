@@ -76,6 +76,8 @@ pub async fn run(
         // Make memory use independent of the number of processors: limits count reserved memory and
         // the stacks of all threads.
         .envs([("RAYON_NUM_THREADS", "2"), ("MIMALLOC_ARENA_RESERVE", "0")])
+        // The last line of the error output is the message.
+        .env("RUST_BACKTRACE", "0")
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -108,6 +110,15 @@ pub async fn run(
     })
 }
 
+/// Returns the last line of an output that is no note about backtraces.
+fn last_line(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let is_message = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    let line = text.lines().rev().map(str::trim).find(is_message);
+    let line = line.unwrap_or_default().chars();
+    line.filter(|c| !c.is_control()).take(300).collect()
+}
+
 /// Reads one byte more than the limit, then stops.
 async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     let mut read = Vec::new();
@@ -118,9 +129,27 @@ async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     read
 }
 
-fn last_line(output: &[u8]) -> String {
-    let text = String::from_utf8_lossy(output);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    let line = line.unwrap_or_default().trim();
-    line.chars().filter(|c| !c.is_control()).take(300).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_of_a_worker_is_its_last_line_without_notes() {
+        let note = "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace";
+        for (output, expected) in [
+            ("one\ntwo\n\n".to_owned(), "two"),
+            (
+                format!("memory allocation of 64 bytes failed\n{note}\n"),
+                "memory allocation of 64 bytes failed",
+            ),
+            (
+                format!("\nthread 'main' (7) panicked at src/a.rs:1:2:\nno\tway\n{note}\n"),
+                "noway",
+            ),
+            (note.to_owned(), ""),
+            (String::new(), ""),
+        ] {
+            assert_eq!(last_line(output.as_bytes()), expected, "{output}");
+        }
+    }
 }
