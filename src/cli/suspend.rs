@@ -264,18 +264,41 @@ async fn select(
         .await
         .map_err(|error| nowhere(error, &search))?;
     let mut releases = found.releases;
+    let neighbor = neighbor(&releases, repository.as_deref(), Timestamp::now());
     releases.retain(|release| {
         let is_selected = |name: &String| *name == release.name.release;
         release.name.environment == target.environment
             && target.release.as_ref().is_none_or(is_selected)
     });
     if releases.is_empty() {
-        return Err(none(target, &cluster));
+        let error = none(target, &cluster);
+        return Err(match neighbor {
+            Some(neighbor) => error.hint(format!(
+                "a controller finds a new branch within a minute; `pleach sync {neighbor}` lets it fetch now"
+            )),
+            None => error,
+        });
     }
     if let Some(repository) = &repository {
         releases = only_ours(ui, releases, repository)?;
     }
     Ok(Selected { cluster, releases })
+}
+
+/// Returns a release of the repository that a controller follows now. A sync request for it fetches
+/// all branches of the repository.
+fn neighbor(
+    releases: &[ReleaseSummary],
+    repository: Option<&str>,
+    now: Timestamp,
+) -> Option<String> {
+    let mut followed = releases.iter().filter(|release| {
+        let following = release.followed.as_ref();
+        let record = release.record.as_ref();
+        following.is_some_and(|following| !following.is_stale(now))
+            && record.is_ok_and(|record| repository.is_none_or(|id| id == record.repository))
+    });
+    followed.next().map(ReleaseSummary::target)
 }
 
 /// Changes the requests of releases and prints the result. Reports a failure without affecting

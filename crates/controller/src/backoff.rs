@@ -1,13 +1,13 @@
 //! Intervals and backoffs of the controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_reconciler::{backoff, config::EnvironmentKey};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// Returns a random number in [0, 1).
@@ -80,9 +80,36 @@ struct FetchScheduleInner {
     requested: Notify,
     /// Number of requests so far.
     requests: AtomicU64,
+    /// Requests that the other replicas receive: their number by repository, and the index of this
+    /// repository. `None`: there are no other replicas.
+    shared: Option<(watch::Sender<Vec<u64>>, usize)>,
+    /// Names of the environments that have a branch, of all repositories.
+    followed: Mutex<BTreeSet<String>>,
 }
 
 impl FetchSchedule {
+    /// Creates the schedule of the repository at this index. Its requests are added to those that
+    /// the other replicas receive, because any of them can lead a new environment.
+    pub(super) fn sharing(requests: watch::Sender<Vec<u64>>, repository: usize) -> Self {
+        Self(Arc::new(FetchScheduleInner {
+            shared: Some((requests, repository)),
+            ..FetchScheduleInner::default()
+        }))
+    }
+
+    /// Sets the names of the environments that have a branch.
+    pub(super) fn set_followed(&self, environments: BTreeSet<String>) {
+        let followed = self.0.followed.lock();
+        *followed.unwrap_or_else(PoisonError::into_inner) = environments;
+    }
+
+    /// Returns whether an environment has a branch, also if another replica leads it.
+    pub(super) fn is_followed(&self, environment: &str) -> bool {
+        let followed = self.0.followed.lock();
+        let followed = followed.unwrap_or_else(PoisonError::into_inner);
+        followed.contains(environment)
+    }
+
     pub(super) fn set(&self, key: &EnvironmentKey, interval: Duration) {
         let mut intervals = self.lock();
         if intervals.insert(key.clone(), interval) != Some(interval) {
@@ -109,6 +136,9 @@ impl FetchSchedule {
     pub(super) fn request_fetch(&self) -> u64 {
         let request = self.0.requests.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.requested.notify_one();
+        if let Some((shared, repository)) = &self.0.shared {
+            shared.send_modify(|requests| requests[*repository] += 1);
+        }
         request
     }
 
@@ -133,6 +163,14 @@ impl FetchSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fetch_request_reaches_the_other_replicas() {
+        let requests = watch::Sender::new(vec![0, 0]);
+        let schedule = FetchSchedule::sharing(requests.clone(), 1);
+        assert_eq!((schedule.request_fetch(), schedule.request_fetch()), (1, 2));
+        assert_eq!(*requests.borrow(), [0, 2]);
+    }
 
     #[test]
     fn intervals_have_ten_percent_jitter() {

@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use pleach_model::object::{Digest, ReleaseName};
 use pleach_reconciler::environment::RecordChange;
-use pleach_state::inventory::{ReleaseSummary, Store, UserRequests};
+use pleach_state::inventory::{ReleaseSummary, Store, SyncRequest, UserRequests};
 
 use super::drift::Members;
 use super::{Shared, SourcePolicy};
@@ -33,6 +33,8 @@ pub(super) struct Connected {
     /// Watch of the user requests.
     requests: Option<(Store, Releases)>,
     known: BTreeMap<ReleaseName, Known>,
+    /// Sync requests for releases of other environments.
+    others: BTreeMap<ReleaseName, SyncRequest>,
 }
 
 /// Last received state of a release.
@@ -65,6 +67,7 @@ impl Connected {
             members,
             requests: None,
             known: BTreeMap::new(),
+            others: BTreeMap::new(),
         })
     }
 
@@ -117,6 +120,20 @@ impl Connected {
             }
         }
         std::future::pending().await
+    }
+
+    /// Records the sync request for a release of another environment. Returns whether it is new.
+    pub(super) fn is_new_request(&mut self, release: &ReleaseSummary) -> bool {
+        match &release.user_requests.sync {
+            Some(request) => {
+                let known = self.others.insert(release.name.clone(), request.clone());
+                known.as_ref() != Some(request)
+            }
+            None => {
+                self.others.remove(&release.name);
+                false
+            }
+        }
     }
 
     /// Records the state of a release, and returns the changes.

@@ -228,9 +228,10 @@ impl Controller {
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut fetch_schedules = Vec::new();
-        for (repository, triggers) in self.setup.repositories.iter().zip(&self.trigger.triggers) {
+        let repositories = self.setup.repositories.iter().zip(&self.trigger.triggers);
+        for (index, (repository, triggers)) in repositories.enumerate() {
             let (sender, receiver) = watch::channel(SourceState::default());
-            let schedule = FetchSchedule::default();
+            let schedule = FetchSchedule::sharing(self.trigger.requests.clone(), index);
             tasks.spawn_local(source::follow(
                 repository.clone(),
                 (Arc::clone(&triggers.source), schedule.clone()),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_state::inventory::SyncRequest;
+use jiff::Timestamp;
+use pleach_state::inventory::{ReleaseSummary, SyncRequest};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -106,9 +107,19 @@ impl Requests {
     }
 }
 
+/// Returns whether a repository could have the branch of a release that someone requests to sync.
+pub(super) fn may_be_in(release: &ReleaseSummary, url: &str, now: Timestamp) -> bool {
+    let request = release.user_requests.sync.as_ref();
+    let record = release.record.as_ref().ok();
+    // A release that the CLI applied has no source.
+    let source = record.and_then(|record| record.source.as_ref());
+    request.is_some_and(|request| !request.is_stale(now))
+        && source.is_none_or(|source| source.url == url)
+}
+
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -178,6 +189,28 @@ mod tests {
         assert!(is_open(&requests, &request));
         requests.record_answered(1);
         assert!(!is_open(&requests, &request));
+    }
+
+    #[test]
+    fn a_request_for_a_new_branch_fetches_the_repositories_that_could_have_it() {
+        let (now, url) = (Timestamp::from_second(3600).unwrap(), "https://git/fleet");
+        let at = |second: i64| json!({"at": Timestamp::from_second(second).unwrap()});
+        let source = |url: &str| json!({"url": url, "branch": "env/shop"});
+        for (sync, source, expected) in [
+            (at(3500), Value::Null, true),
+            (at(3500), source(url), true),
+            (at(3500), source("https://git/other"), false),
+            // It is stale.
+            (at(0), Value::Null, false),
+            (Value::Null, Value::Null, false),
+        ] {
+            let record = json!({"format": 1, "repository": "fleet", "source": source});
+            let release = json!({"kind": "Release", "metadata": {"name": "shop.web"},
+                "spec": {"sync": sync}, "status": {"record": record}});
+            let summary = ReleaseSummary::read(&release).unwrap();
+            assert!(summary.record.is_ok(), "{release}");
+            assert_eq!(may_be_in(&summary, url, now), expected, "{release}");
+        }
     }
 
     #[test]

@@ -73,6 +73,11 @@ impl<'a> Supervisor<'a> {
         let ended = self.environments.extract_if(.., is_removed);
         self.ended.extend(ended.map(|(key, _)| key));
         let (mut assignments, contenders) = self.assignments(states);
+        let names = assignments.keys().map(|key| key.environment.clone());
+        let names: BTreeSet<String> = names.collect();
+        for fetch_schedule in &self.fetch_schedules {
+            fetch_schedule.set_followed(names.clone());
+        }
         let led = |key: &EnvironmentKey| leadership.leads(key);
         let lookup = Lookup {
             repositories: self.repositories,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pleach_model::object::Digest;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::TaskId;
@@ -25,7 +26,7 @@ use crate::crash::Attempt;
 use crate::history_lookup::{LookupRequest, LookupResult};
 use crate::inputs::Inputs;
 use crate::loader::{LoadResult, check_cluster};
-use crate::requests::Requests;
+use crate::requests::{Requests, may_be_in};
 use crate::stalled_releases::{PreviousRelease, complete};
 use crate::{ControllerEvent, Shared};
 use pleach_engine::{
@@ -304,17 +305,25 @@ impl Executor {
         Ok(self.connected.insert(connected))
     }
 
-    /// Waits for changes of the records of this environment.
+    /// Waits for changes of the records of this environment. Requests for environments without a
+    /// branch cause a fetch meanwhile.
     async fn changes(&mut self) -> Vec<RecordChange> {
         let Some(connected) = &mut self.connected else {
             return std::future::pending().await;
         };
         loop {
-            let releases = connected.changed_releases().await.into_iter();
-            let own = releases.filter(|release| release.name.environment == self.key.environment);
-            let changes: Vec<_> = own
-                .map(|release| connected.record_change(release))
-                .collect();
+            let mut changes = Vec::new();
+            for release in connected.changed_releases().await {
+                let environment = &release.name.environment;
+                if *environment == self.key.environment {
+                    changes.push(connected.record_change(release));
+                } else if connected.is_new_request(&release)
+                    && !self.fetch_schedule.is_followed(environment)
+                    && may_be_in(&release, &connected.source_policy.url, Timestamp::now())
+                {
+                    self.fetch_schedule.request_fetch();
+                }
+            }
             if !changes.is_empty() {
                 return changes;
             }
