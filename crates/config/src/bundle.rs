@@ -43,6 +43,8 @@ pub(super) struct Source {
     pub(super) folder: String,
     /// Files to render, sorted.
     pub(super) files: Vec<String>,
+    /// Files of pleach, charts and their values, which are no manifests.
+    pub(super) own: Vec<String>,
     /// `bundle.yaml` with the keys that `version.yaml` replaces.
     pub(super) body: file::Bundle,
     /// Schema of the values.
@@ -221,6 +223,14 @@ impl Found {
         if let Some(part) = special_part {
             part.add(&mut layers, values_files, &mut refused);
         }
+        let node = special
+            .as_ref()
+            .map_or_else(|| self.node.clone(), |special| replace(&self.node, special));
+        // Errors of both files are reported already.
+        let body: Option<file::Bundle> = decode(&node, &mut Vec::new());
+        let is_overlay = body.as_ref().is_some_and(|body| body.kustomize.is_some());
+        own.extend(body.iter().flat_map(|body| of_charts(&folder, body)));
+        let has_others = is_overlay || body.as_ref().is_some_and(|body| body.charts.is_some());
         let mut files = Files {
             tree,
             own: &own,
@@ -232,13 +242,16 @@ impl Found {
         if version.is_some() {
             files.beside(&self.folder, &self.entries, &self.versions);
         }
-        files.collect(&folder, true);
+        // An overlay reads the files itself.
+        if !is_overlay {
+            files.collect(&folder, true);
+        }
         let files = files.sorted();
         let schema = values_schema(tree, &folder, findings);
         if findings[before..].iter().any(Finding::is_error) {
             return None;
         }
-        if files.is_empty() {
+        if files.is_empty() && !has_others {
             findings.push(
                 Finding::warning(
                     Kind::Repository,
@@ -248,13 +261,11 @@ impl Found {
                 .at(Origin::new(folder.clone(), 0)),
             );
         }
-        let node = special
-            .as_ref()
-            .map_or_else(|| self.node.clone(), |special| replace(&self.node, special));
-        let body = decode(&node, findings)?;
+        let body = body?;
         Some(Source {
             folder,
             files,
+            own,
             body,
             schema,
             layers,
@@ -367,6 +378,13 @@ impl<'a> Part<'a> {
         let values_from = self.node.entry("valuesFrom");
         layers.extend(files.layers(self.name, self.folder, values_from, findings));
     }
+}
+
+/// Returns the paths of charts and of their values.
+fn of_charts<'a>(folder: &'a str, body: &'a file::Bundle) -> impl Iterator<Item = String> + 'a {
+    let charts = body.charts.iter().flatten();
+    let paths = charts.flat_map(|chart| [Some(&chart.path), chart.values.as_ref()]);
+    paths.flatten().map(move |path| format!("{folder}/{path}"))
 }
 
 /// Reads the schema of the values, if any.
@@ -490,14 +508,14 @@ impl Files<'_> {
             "kustomization.yaml" | "kustomization.yml" | "Kustomization" => self.error(
                 &path,
                 "kustomization",
-                "kustomizations are not supported: the files beside it would be rendered without it",
-                "render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here",
+                "no bundle.yaml or version.yaml names this kustomization: the files beside it would be rendered without it",
+                "write `kustomize: {path: FOLDER}` with its folder, relative to that of the version",
             ),
             "Chart.yaml" => self.error(
                 &path,
                 "helm-chart",
-                "Helm charts are not supported: the files beside it use another template language",
-                "render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here",
+                "no bundle.yaml or version.yaml names this chart: the files beside it use another template language",
+                "write `charts: [{path: FOLDER}]` with its folder, relative to that of the version",
             ),
             _ if is_manifest(name) => {
                 // Reading here reports a Git LFS pointer as such, and not as broken YAML.

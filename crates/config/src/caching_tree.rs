@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use pleach_model::data_keys::EncryptedValues;
+use pleach_model::engines::Engines;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// Maximum size of the cache in bytes. Files beyond it are read again.
@@ -71,6 +72,10 @@ impl FileTree for CachingTree<'_> {
 
     fn encrypted_values(&self) -> EncryptedValues<'_> {
         self.tree.encrypted_values()
+    }
+
+    fn engines(&self) -> Option<&dyn Engines> {
+        self.tree.engines()
     }
 }
 

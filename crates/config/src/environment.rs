@@ -17,6 +17,9 @@ use pleach_model::tree::FileTree;
 /// Folder of the environment files.
 const FOLDER: &str = "environments";
 
+/// Start of the names of value layers of a release.
+pub(super) const OF_RELEASE: &str = "release";
+
 /// Files of an environment, and their merge result.
 pub(super) struct Merged {
     /// The merged environment.
@@ -119,7 +122,7 @@ impl Merged {
             }
             for item in releases.value.items() {
                 if release_name(item) == Some(release) {
-                    let name = format!("release{from}");
+                    let name = format!("{OF_RELEASE}{from}");
                     layer(&mut of_release, &name, item.entry("values"));
                     let values_from = item.entry("valuesFrom");
                     of_release.extend(files.layers(&name, "", values_from, findings));

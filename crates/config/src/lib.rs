@@ -27,4 +27,7 @@ pub use outline::{outline, repository_id};
 pub use patched_tree::{FileChanges, PatchedTree};
 pub use recording::{Record, RecordingTree};
 pub use resolve::{BrokenRelease, PartialEnvironment, resolve, resolve_partly};
-pub use resolved::{ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
+pub use resolved::{
+    ChartSource, ChartValues, ClusterRef, KustomizeSource, Outline, Patch, PatchChange,
+    ResolvedEnvironment, ResolvedRelease,
+};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use pleach_model::data_keys::EncryptedValues;
+use pleach_model::engines::Engines;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// New file contents by path. `None` deletes a file.
@@ -84,6 +85,10 @@ impl FileTree for PatchedTree<'_> {
 
     fn encrypted_values(&self) -> EncryptedValues<'_> {
         self.base.encrypted_values()
+    }
+
+    fn engines(&self) -> Option<&dyn Engines> {
+        self.base.engines()
     }
 }
 

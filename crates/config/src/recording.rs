@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use pleach_model::data_keys::EncryptedValues;
+use pleach_model::engines::Engines;
 use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// A tree that records all requests, including failed ones. Changes of other files cannot change a
@@ -76,5 +77,9 @@ impl FileTree for RecordingTree<'_> {
 
     fn encrypted_values(&self) -> EncryptedValues<'_> {
         self.tree.encrypted_values()
+    }
+
+    fn engines(&self) -> Option<&dyn Engines> {
+        self.tree.engines()
     }
 }

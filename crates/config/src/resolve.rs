@@ -1,5 +1,6 @@
 //! Resolution of files into a [`ResolvedEnvironment`].
 
+mod charts;
 mod depends_on;
 mod partly;
 mod patches;
@@ -17,10 +18,10 @@ use semver::{Prerelease, Version};
 
 use super::bundle::{self, Source};
 use super::decode::decode;
-use super::environment::Merged;
+use super::environment::{Merged, OF_RELEASE};
 use super::read_file::read_own;
 use super::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
-use crate::values::{Values, ValuesFiles};
+use crate::values::{Layer, Values, ValuesFiles};
 pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
 use partly::{Findings, read};
 use pleach_fields::ignore::{FieldPattern, IgnoreRule};
@@ -303,10 +304,18 @@ impl Merged {
         let sequence = sequence::sequence(&source, &secret_fields, findings);
         let block_uninstall = uninstall::block_uninstall(&source, findings);
         let moved_from = uninstall::origin(release, &name, &places.key("movedFrom"), findings);
-        let mut layers = source.layers;
+        let mut layers = source.layers.clone();
         let declared = Values::merge(&layers).merged;
-        let mut refused = source.refused;
-        layers.extend(self.layers(&name.release, values_files, &mut refused));
+        let mut refused = source.refused.clone();
+        let upper = self.layers(&name.release, values_files, &mut refused);
+        // Strict schemas of charts would refuse the values of the environment.
+        let of_release = upper
+            .iter()
+            .filter(|layer| layer.name.starts_with(OF_RELEASE));
+        let of_charts: Vec<Layer> = layers.iter().chain(of_release).cloned().collect();
+        let charts = charts::charts(tree, &source, &name.release, &of_charts, findings);
+        let kustomize = charts::kustomize(tree, &source, findings);
+        layers.extend(upper);
         let values = Values::merge(&layers);
         let schema = source.schema.as_ref();
         if let Some(schema) = schema.filter(|_| refused.is_empty()) {
@@ -321,6 +330,8 @@ impl Merged {
             bundle_folder: found.folder.clone(),
             folder: source.folder,
             files: source.files,
+            charts,
+            kustomize,
             namespace: release.namespace.clone(),
             create_namespace: release.create_namespace.unwrap_or(true),
             restart_on_config_change: release.restart_on_config_change.unwrap_or(false),

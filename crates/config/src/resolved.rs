@@ -139,6 +139,10 @@ pub struct ResolvedRelease {
     /// Paths of the files to render, within the repository, sorted. Files that end in `.j2` are
     /// templates.
     pub files: Vec<String>,
+    /// Helm charts.
+    pub charts: Vec<ChartSource>,
+    /// Kustomize overlay.
+    pub kustomize: Option<KustomizeSource>,
     /// Default namespace.
     pub namespace: Option<String>,
     /// Whether pleach creates that namespace if no manifest does.
@@ -197,6 +201,51 @@ impl ResolvedEnvironment {
             }
         }
     }
+}
+
+/// A Helm chart of a release.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChartSource {
+    /// Helm's name of the release.
+    pub name: String,
+    /// Path of the package or folder, within the repository.
+    pub path: String,
+    /// Expected digest.
+    pub digest: Option<String>,
+    /// Chart repository that it is downloaded from.
+    pub from: Option<String>,
+    /// Namespace of its objects; that of the release if `None`.
+    pub namespace: Option<String>,
+    /// Source of its values.
+    pub values: ChartValues,
+    /// Whether the chart is allowed to call `lookup`, which finds nothing.
+    pub lookups: bool,
+    /// Declared stage of its objects.
+    pub stage: Option<String>,
+    /// Location in the bundle or version file.
+    pub origin: Origin,
+}
+
+/// Values of a chart.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChartValues {
+    /// Content of a file, which is a template if its name ends in `.j2`.
+    File(String),
+    /// Merged values of bundle, version and release.
+    Merged(Box<Values>),
+}
+
+/// The kustomize overlay of a release.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KustomizeSource {
+    /// Path of the overlay, within the repository.
+    pub path: String,
+    /// Paths of further folders.
+    pub bases: Vec<String>,
+    /// Files and folders below that of the release which it does not read.
+    pub excluded: Vec<String>,
+    /// Location in the bundle or version file.
+    pub origin: Origin,
 }
 
 /// A change to a rendered object, so that upstream files can stay verbatim.

@@ -8,6 +8,7 @@ pub mod age;
 pub mod cel;
 pub mod data_keys;
 pub mod discovery;
+pub mod engines;
 pub mod finding;
 pub mod foreign_tools;
 pub mod kinds;

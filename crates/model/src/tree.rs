@@ -1,10 +1,12 @@
 //! Files of a repository at one revision, from any source.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::data_keys::{DataKeys, EncryptedValues};
+use crate::engines::Engines;
 
 /// Maximum number of files and folders below one folder. git stores repeated content once, so a few
 /// kilobytes can contain any number of files.
@@ -83,14 +85,19 @@ pub trait FileTree {
     fn encrypted_values(&self) -> EncryptedValues<'_> {
         EncryptedValues::StandIns
     }
+    /// Returns the program that renders charts and overlays. `None` if this reader has none.
+    fn engines(&self) -> Option<&dyn Engines> {
+        None
+    }
 }
 
-/// A tree with keys for its encrypted files.
+/// A tree with keys for its encrypted files, and a program for its charts.
 pub struct KeyedTree<T, K> {
     tree: T,
     keys: K,
     /// Whether a file without a fitting key is an error.
     must_decrypt: bool,
+    engines: Option<Arc<dyn Engines>>,
 }
 
 impl<T: FileTree, K: DataKeys> KeyedTree<T, K> {
@@ -100,6 +107,16 @@ impl<T: FileTree, K: DataKeys> KeyedTree<T, K> {
             tree,
             keys,
             must_decrypt: false,
+            engines: None,
+        }
+    }
+
+    /// Adds the program that renders charts and overlays.
+    #[must_use]
+    pub fn with_engines(self, engines: Arc<dyn Engines>) -> Self {
+        Self {
+            engines: Some(engines),
+            ..self
         }
     }
 
@@ -131,6 +148,10 @@ impl<T: FileTree, K: DataKeys> FileTree for KeyedTree<T, K> {
         } else {
             EncryptedValues::DecryptIfPossible(&self.keys)
         }
+    }
+
+    fn engines(&self) -> Option<&dyn Engines> {
+        self.engines.as_deref()
     }
 }
 

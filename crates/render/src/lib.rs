@@ -6,7 +6,7 @@
 //! are reported at once, as findings with file and line, never with a user's value.
 //!
 //! Reading order: `source` (files to objects, with `engine`, `filters`, `formatter` and `source_map`
-//! behind templates) → `scope` (with [`pleach_model::kinds`], the known kinds) → `normalize` (objects
+//! behind templates) → `charts` (with `package`; charts and overlays to objects) → `scope` (with [`pleach_model::kinds`], the known kinds) → `normalize` (objects
 //! to manifests, with `identity`, `patch`, `reserved` and `secret`) → [`pleach_model::order::sort`].
 //! [`lint`] checks the result.
 //!
@@ -24,6 +24,7 @@
 //! ```
 
 pub mod answer;
+mod charts;
 mod engine;
 mod filters;
 mod formatter;
@@ -33,6 +34,7 @@ mod identity;
 pub mod lint;
 mod message;
 mod normalize;
+pub mod package;
 mod parts;
 mod patch;
 mod reserved;
@@ -58,6 +60,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rayon::prelude::*;
 use serde_json::Value;
 
+use charts::objects::{Answers, Objects};
+use charts::{Capabilities, Inputs, Prepared};
 use normalize::{Outcome, Work};
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_fields::diff::{
@@ -146,6 +150,12 @@ pub fn render(
     release: &ResolvedRelease,
     table: &KindTable,
 ) -> Rendered {
+    let mut releases = environment.releases.iter();
+    let index = releases.position(|one| one.name == release.name);
+    // Charts can ask for the kinds of all releases, and define some.
+    if let Some(index) = index.filter(|_| environment.releases.iter().any(has_charts)) {
+        return all(tree, environment, table, false).swap_remove(index).0;
+    }
     let mut files = Loader::new(tree, environment);
     let mut kinds = Kinds::new(table);
     let mut started = Started::new(&mut files, release, &kinds, false);
@@ -201,12 +211,13 @@ fn all(
         .iter()
         .map(|release| Started::new(&mut files, release, &kinds, with_sources))
         .collect();
+    render_charts(&mut files, environment, &mut started, &kinds);
     let everything: BTreeSet<String> = started
         .iter()
         .flat_map(|release| release.inputs.iter().cloned())
         .collect();
     for release in &mut started {
-        if !kinds.cover(release.written()) {
+        if has_charts(release.release) || !kinds.cover(release.written()) {
             release.inputs.clone_from(&everything);
         }
     }
@@ -223,6 +234,57 @@ fn all(
     rendered
 }
 
+/// Returns whether a release has charts or an overlay.
+fn has_charts(release: &ResolvedRelease) -> bool {
+    !release.charts.is_empty() || release.kustomize.is_some()
+}
+
+/// Renders the charts and overlays of all releases with one run of their program.
+fn render_charts(
+    files: &mut Loader<'_>,
+    environment: &ResolvedEnvironment,
+    started: &mut [Started<'_>],
+    kinds: &Kinds<'_>,
+) {
+    if !started.iter().any(|one| has_charts(one.release)) {
+        return;
+    }
+    let mut served = kinds.clone();
+    for one in started.iter() {
+        served.define(one.written());
+    }
+    let declared = environment.cluster.kubernetes.as_deref();
+    let capabilities = Capabilities::new(declared, served.minor(), served.api_versions());
+    let prepared: Vec<Prepared<'_>> = started
+        .iter_mut()
+        .map(|one| {
+            let inputs = std::mem::take(&mut one.charts);
+            let mut prepared = files.prepare(one.release, inputs, &capabilities);
+            one.findings.append(&mut prepared.findings);
+            one.inputs.append(&mut prepared.inputs);
+            prepared
+        })
+        .collect();
+    if prepared.iter().all(Prepared::is_empty) {
+        return;
+    }
+    let parts = started.iter_mut().zip(&prepared);
+    match charts::run(files.tree().engines(), &prepared) {
+        Ok(answer) => {
+            let mut answer = Answers::from(answer);
+            for (one, prepared) in parts {
+                one.add(answer.objects(prepared, one.work.secrets()), kinds);
+            }
+        }
+        Err(error) => {
+            for (one, _) in parts.filter(|(_, prepared)| !prepared.is_empty()) {
+                let finding = charts::no_answer(one.release, &error);
+                one.findings.push(finding);
+            }
+        }
+    }
+}
+
 /// A release whose files have been read. Objects are serialized as early as possible, because their
 /// trees use several times the memory.
 struct Started<'a> {
@@ -232,6 +294,8 @@ struct Started<'a> {
     findings: Vec<Finding>,
     inputs: BTreeSet<String>,
     stand_ins: Vec<String>,
+    /// Files of its charts, until they are rendered.
+    charts: Inputs<'a>,
 }
 
 /// Processing state of a file.
@@ -239,6 +303,17 @@ enum Part {
     /// Objects that wait until all CRDs of the environment are known.
     Written(Vec<Written>),
     Processed(Outcome),
+}
+
+impl Part {
+    /// Processes objects, unless they depend on the CRDs of the environment.
+    fn new(work: &Work<'_>, objects: Vec<Written>, kinds: &Kinds<'_>) -> Self {
+        if work.can_start(&objects, kinds) {
+            Self::Processed(work.process(objects, kinds))
+        } else {
+            Self::Written(objects)
+        }
+    }
 }
 
 impl<'a> Started<'a> {
@@ -260,11 +335,7 @@ impl<'a> Started<'a> {
         values.extend(&release.values.secrets);
         let work = Work::new(release, values, with_sources);
         let loaded = files.load(release, texts.files, |objects| {
-            if work.can_start(&objects, kinds) {
-                Part::Processed(work.process(objects, kinds))
-            } else {
-                Part::Written(objects)
-            }
+            Part::new(&work, objects, kinds)
         });
         let Loaded {
             files,
@@ -286,7 +357,17 @@ impl<'a> Started<'a> {
             findings,
             inputs,
             stand_ins: files_with_stand_ins,
+            charts: texts.charts,
         }
+    }
+
+    /// Adds the objects of charts and overlays.
+    fn add(&mut self, objects: Objects, kinds: &Kinds<'_>) {
+        let Objects { groups, findings } = objects;
+        self.findings.extend(findings);
+        let parts = groups.into_iter();
+        let parts = parts.map(|objects| Part::new(&self.work, objects, kinds));
+        self.files.extend(parts);
     }
 
     /// Returns the waiting objects.
@@ -308,6 +389,7 @@ impl<'a> Started<'a> {
             mut findings,
             inputs,
             stand_ins,
+            charts: _,
         } = self;
         let outcomes = files
             .into_par_iter()

@@ -115,6 +115,11 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Returns the values that no message quotes.
+    pub(super) fn secrets(&self) -> &SecretValues {
+        self.hiding.values()
+    }
+
     /// Returns whether these objects do not depend on other files.
     pub(super) fn can_start(&self, objects: &[Written], kinds: &Kinds<'_>) -> bool {
         // A patch can change an object's kind.
@@ -263,6 +268,7 @@ impl Pass<'_> {
                 let namespace = identity
                     .namespace
                     .clone()
+                    .or_else(|| place.namespace().cloned())
                     .or_else(|| self.work.release.namespace.clone());
                 let Some(namespace) = namespace else {
                     self.outcome.findings.push(

@@ -46,6 +46,8 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         bundle_folder: "manifests/web".to_owned(),
         folder: "manifests/web/v1.0.0".to_owned(),
         files: files.iter().map(|&file| file.to_owned()).collect(),
+        charts: Vec::new(),
+        kustomize: None,
         namespace: Some("shop".to_owned()),
         create_namespace: true,
         restart_on_config_change: false,

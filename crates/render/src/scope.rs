@@ -1,7 +1,7 @@
 //! Kinds that a release can use: built-in kinds, and those of the CRDs in the environment's
 //! releases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -73,6 +73,24 @@ impl<'a> Kinds<'a> {
         let gvk = gvk(object);
         let kind = gvk.group_kind();
         self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_crd(&kind)
+    }
+
+    /// Returns all served APIs, as `group/version` and `group/version/Kind`, sorted.
+    pub(super) fn api_versions(&self) -> Vec<String> {
+        let mut all = BTreeSet::new();
+        let mut add = |kind: &GroupKind, versions: &[String]| {
+            for version in named(&kind.group, versions) {
+                all.insert(format!("{version}/{}", kind.kind));
+                all.insert(version);
+            }
+        };
+        for kind in self.table.group_kinds() {
+            add(&kind, self.table.versions(&kind));
+        }
+        for (kind, custom) in &self.custom {
+            add(kind, &custom.versions);
+        }
+        all.into_iter().collect()
     }
 
     /// Returns the schema of a built-in kind.

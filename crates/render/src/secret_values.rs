@@ -144,6 +144,11 @@ impl<'a> Hiding<'a> {
     }
 
     /// Returns the values to mask.
+    pub(super) fn values(&self) -> &SecretValues {
+        &self.values
+    }
+
+    /// Returns the values to mask.
     pub(super) fn into_values(self) -> SecretValues {
         self.values
     }

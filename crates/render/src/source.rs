@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::engine::{Engine, Library};
 use super::source_map::Lines;
+use crate::charts::{Capabilities, Inputs, Prepared};
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{
@@ -51,6 +52,8 @@ struct Text {
     content: String,
     /// Source map of a template. `None` for plain files.
     lines: Option<Lines>,
+    /// Default namespace of its objects, instead of that of the release.
+    namespace: Option<String>,
     /// Documents with positions, parsed on first use.
     nodes: OnceLock<Vec<Node>>,
 }
@@ -111,6 +114,11 @@ impl Place {
     /// Returns the file.
     pub(super) fn file(&self) -> &str {
         &self.text.file
+    }
+
+    /// Returns the default namespace, if it is not that of the release.
+    pub(super) fn namespace(&self) -> Option<&String> {
+        self.text.namespace.as_ref()
     }
 
     /// Returns file and line of the object.
@@ -174,12 +182,28 @@ pub(super) struct Texts<'r> {
     pub(super) secrets: SecretValues,
     /// Files whose encrypted values are replaced by stand-ins.
     pub(super) stand_ins: Vec<String>,
+    /// Files of charts and overlays.
+    pub(super) charts: Inputs<'r>,
 }
 
 impl Texts<'_> {
     /// Reads a file. Values of an encrypted plain file are decrypted, or replaced by stand-ins.
-    fn decrypted(&mut self, tree: &dyn FileTree, file: &str) -> Result<String, Vec<Finding>> {
+    pub(super) fn decrypted(
+        &mut self,
+        tree: &dyn FileTree,
+        file: &str,
+    ) -> Result<String, Vec<Finding>> {
         let text = read(tree, file).map_err(|finding| vec![*finding])?;
+        self.decrypted_text(tree, file, text)
+    }
+
+    /// Like [`Self::decrypted`], for the text of a file.
+    pub(super) fn decrypted_text(
+        &mut self,
+        tree: &dyn FileTree,
+        file: &str,
+        text: String,
+    ) -> Result<String, Vec<Finding>> {
         if is_template(file) || !pleach_sops::is_encrypted(&text) {
             return Ok(text);
         }
@@ -228,7 +252,26 @@ impl<'a> Loader<'a> {
             let text = texts.decrypted(self.tree, file);
             texts.files.push((file, text));
         }
+        if with_templates {
+            texts.charts = Inputs::read(self.tree, release, &mut texts);
+        }
         texts
+    }
+
+    /// Builds the requests for the charts and overlays of a release.
+    pub(super) fn prepare<'r>(
+        &mut self,
+        release: &'r ResolvedRelease,
+        inputs: Inputs<'r>,
+        capabilities: &Capabilities,
+    ) -> Prepared<'r> {
+        let engine = Inputs::has_templates(release).then(|| self.engine(release));
+        inputs.prepare(release, engine.as_ref(), capabilities)
+    }
+
+    fn engine(&mut self, release: &ResolvedRelease) -> Engine {
+        let library = self.library.get_or_insert_with(|| Library::read(self.tree));
+        Engine::new(library, self.environment, release)
     }
 
     /// Renders the files of a release. Converts the objects of each file with `each`.
@@ -241,10 +284,7 @@ impl<'a> Loader<'a> {
         let mut inputs: BTreeSet<String> = release.values.files.iter().cloned().collect();
         inputs.extend(release.files.iter().cloned());
         let has_templates = texts.iter().any(|(file, _)| is_template(file));
-        let engine = has_templates.then(|| {
-            let library = self.library.get_or_insert_with(|| Library::read(self.tree));
-            Engine::new(library, self.environment, release)
-        });
+        let engine = has_templates.then(|| self.engine(release));
         // Files are independent, so parse them in parallel.
         let files: Vec<Result<T, Vec<Finding>>> = texts
             .into_par_iter()
@@ -312,12 +352,34 @@ fn objects(
     };
     // The metadata of an encrypted file is still there, with its authentication code.
     let is_encrypted = lines.is_none() && pleach_sops::is_encrypted(&content);
-    let text = Arc::new(Text {
+    let text = Text {
         file: file.to_owned(),
         content,
         lines,
+        namespace: None,
         nodes: OnceLock::new(),
-    });
+    };
+    parsed(text, is_encrypted)
+}
+
+/// Parses the objects of a text that a chart or overlay gave. Their lines are unknown.
+pub(super) fn generated(
+    file: &str,
+    content: String,
+    namespace: Option<&str>,
+) -> Result<Vec<Written>, Vec<Finding>> {
+    let text = Text {
+        file: file.to_owned(),
+        content,
+        lines: Some(Lines::default()),
+        namespace: namespace.map(str::to_owned),
+        nodes: OnceLock::new(),
+    };
+    parsed(text, false)
+}
+
+fn parsed(text: Text, is_encrypted: bool) -> Result<Vec<Written>, Vec<Finding>> {
+    let text = Arc::new(text);
     let documents = yaml::parse_documents(&text.content).map_err(|errors| {
         let findings = errors.iter().map(|error| yaml_finding(&text, error));
         findings.collect::<Vec<Finding>>()

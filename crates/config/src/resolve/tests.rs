@@ -1,6 +1,7 @@
 //! Tests with in-memory repositories, and their findings.
 
 mod bundles;
+mod charts;
 mod depending;
 mod environments;
 mod following;

@@ -109,6 +109,8 @@ fn parts(release: &ResolvedRelease) -> impl Hash + '_ {
         bundle_folder: _,
         folder: _,
         files: _,
+        charts: _,
+        kustomize: _,
         namespace,
         create_namespace,
         restart_on_config_change,

@@ -1,5 +1,7 @@
 //! `bundle.yaml` and `version.yaml`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -32,6 +34,10 @@ pub struct Bundle {
     pub direction: Option<Direction>,
     /// Stages that the bundle declares.
     pub stages: Option<Vec<Located<Stage>>>,
+    /// Helm charts, in the folder of the bundle or version.
+    pub charts: Option<Vec<Located<Chart>>>,
+    /// A kustomize overlay, in the folder of the bundle or version.
+    pub kustomize: Option<Located<Kustomize>>,
     /// Temporary refusal of writes by other clients.
     pub gates: Option<Vec<Located<Gate>>>,
     /// Temporary changes.
@@ -54,6 +60,79 @@ pub struct Bundle {
     pub secret_fields: Option<Vec<Located<SecretFields>>>,
 }
 
+/// A Helm chart.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Chart {
+    /// Helm's name of the release; by default the name of the release.
+    pub name: Option<String>,
+    /// Package (`.tgz`) or folder, within the folder of the bundle or version.
+    pub path: String,
+    /// Digest of the package, or of the folder as a canonical tar archive.
+    pub digest: Option<String>,
+    /// Chart repository from which `pleach vendor` downloads it.
+    pub from: Option<String>,
+    /// Namespace of its objects; by default that of the release.
+    pub namespace: Option<String>,
+    /// File with the values of the chart; a template if its name ends in `.j2`. By default the chart
+    /// gets the values of bundle, version and release, without those of the environment.
+    pub values: Option<String>,
+    /// `accept`: the function `lookup` finds nothing, and that is no error.
+    pub lookups: Option<Lookups>,
+}
+
+/// Treatment of the function `lookup` of a chart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lookups {
+    /// It finds nothing.
+    Accept,
+}
+
+/// A kustomize overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Kustomize {
+    /// Folder of the overlay, within the folder of the bundle or version.
+    pub path: String,
+    /// Further folders that it reads, as paths within the repository.
+    pub bases: Option<Vec<String>>,
+}
+
+/// Objects that are applied in a stage: those of a chart, or those that match all other fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StageSelector {
+    /// Name of a chart of the bundle.
+    pub chart: Option<String>,
+    /// Kind; `*` for any.
+    pub kind: Option<String>,
+    /// API group; any if omitted, the core group if empty.
+    pub group: Option<String>,
+    /// Name, exact or with `*` and `?`.
+    pub name: Option<String>,
+    /// Namespace, exact or with `*` and `?`.
+    pub namespace: Option<String>,
+    /// Labels that the object must have.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Name of a Service that it points at, for registrations and CRDs.
+    pub service: Option<String>,
+}
+
+impl StageSelector {
+    /// Returns the selector of the objects. `None` without a kind.
+    pub fn target(&self) -> Option<Selector> {
+        Some(Selector {
+            kind: self.kind.clone()?,
+            group: self.group.clone(),
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            labels: self.labels.clone().unwrap_or_default(),
+            service: self.service.clone(),
+        })
+    }
+}
+
 /// A stage that a bundle declares.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -61,7 +140,7 @@ pub struct Stage {
     /// Its name.
     pub name: String,
     /// The objects that are applied in it.
-    pub select: Option<Vec<Selector>>,
+    pub select: Option<Vec<StageSelector>>,
     /// Rollout of a DaemonSet.
     pub rollout: Option<Rollout>,
     /// Deadline of its waits.

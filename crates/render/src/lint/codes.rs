@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
-pub const CODES: [Code; 84] = [
+pub const CODES: [Code; 99] = [
     code(
         "annotation",
         "An annotation of pleach that is unknown, or that has an invalid value.",
@@ -26,6 +26,38 @@ pub const CODES: [Code; 84] = [
     code(
         "autoscaled-field",
         "`spec.replicas` of an object that a HorizontalPodAutoscaler of the environment scales. pleach applies the field once and then leaves it to the autoscaler.",
+    ),
+    code(
+        "chart-asks-cluster",
+        "A chart calls `lookup`, whose answer depends on the cluster. `lookups: accept` answers that there is nothing.",
+    ),
+    code(
+        "chart-dependency-missing",
+        "Chart.yaml of a chart names a dependency that is not in its folder `charts`.",
+    ),
+    code(
+        "chart-digest",
+        "The digest of a chart is not the declared one.",
+    ),
+    code(
+        "chart-file",
+        "A chart that cannot be read: a package with links, with paths to the outside, with too many or too large files, or without Chart.yaml.",
+    ),
+    code(
+        "chart-not-reproducible",
+        "Two renderings of a chart differ, for example because it generates a password. The message names the functions and their lines.",
+    ),
+    code(
+        "chart-reads-release",
+        "A note: a template of a chart reads `.Release.IsUpgrade` or `.Release.Revision`. pleach renders each chart as a first installation.",
+    ),
+    code(
+        "chart-schema",
+        "The values of a chart violate its values.schema.json, or that schema refers to another file.",
+    ),
+    code(
+        "chart-template",
+        "A template of a chart fails. A message with a secret value is not shown.",
     ),
     code(
         "claimed-twice",
@@ -40,6 +72,14 @@ pub const CODES: [Code; 84] = [
         "The same object twice in an environment. A note if both are equal and in the same release: the object counts once.",
     ),
     code("duplicate-release", "Two releases with one name."),
+    code(
+        "engines-failed",
+        "The program `pleach-engines`, which renders charts and overlays, crashed or exceeded a limit.",
+    ),
+    code(
+        "engines-missing",
+        "The program `pleach-engines`, which renders charts and overlays, is neither beside pleach nor in PATH or PLEACH_ENGINES.",
+    ),
     code("extends-cycle", "Environments that extend each other."),
     code(
         "file-unreadable",
@@ -51,7 +91,11 @@ pub const CODES: [Code; 84] = [
     ),
     code(
         "helm-chart",
-        "A Helm chart, which pleach does not support. Render it beforehand.",
+        "A Helm chart that no `charts` of a bundle or version names.",
+    ),
+    code(
+        "hook-dropped",
+        "A note: an object of a chart is a hook for deletions, rollbacks or tests, and is not applied.",
     ),
     code(
         "ignore-matches-nothing",
@@ -88,7 +132,20 @@ pub const CODES: [Code; 84] = [
     ),
     code(
         "kustomization",
-        "A kustomization, which pleach does not support. Render it beforehand.",
+        "A kustomization that no `kustomize` of a bundle or version names.",
+    ),
+    code("kustomize", "A kustomize overlay that cannot be built."),
+    code(
+        "kustomize-outside",
+        "A kustomization refers to a path outside of the bundle and of `kustomize.bases`.",
+    ),
+    code(
+        "kustomize-plugin",
+        "A kustomization uses a plugin or a chart, which would start a program.",
+    ),
+    code(
+        "kustomize-remote",
+        "A kustomization refers to an address on the network.",
     ),
     code("lfs-pointer", "A Git LFS pointer instead of the file."),
     code(

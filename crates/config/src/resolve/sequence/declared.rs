@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{check_name, check_service, unknown_stage};
 use crate::bundle::Source;
 use pleach_formats::{
-    file::{Stage, StageReady},
+    file::{Stage, StageReady, StageSelector},
     sequence::{Count, RolloutRule, ScaleRule, StageRule},
 };
 use pleach_model::finding::Finding;
@@ -42,7 +42,7 @@ impl<'a> Declared<'a> {
                 let message = format!("stage `{}` already exists", stage.name);
                 findings.push(places.refuse(message, "give it another name"));
             }
-            check_contents(stage, findings);
+            check_contents(source, stage, findings);
             check_steps(stage, findings);
             check_rollout(stage, findings);
             check_verify(source, stage, findings);
@@ -195,9 +195,12 @@ fn position(stage: &StageName) -> usize {
 }
 
 /// Checks that a stage selects the objects that its settings refer to.
-fn check_contents(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
-    for target in stage.select.iter().flatten() {
-        check_service(target, &stage.places, findings);
+fn check_contents(source: &Source, stage: &Located<Stage>, findings: &mut Vec<Finding>) {
+    for target in selected(stage) {
+        check_service(&target, &stage.places, findings);
+    }
+    for select in stage.select.iter().flatten() {
+        check_select(source, stage, select, findings);
     }
     // A stage without `select` is valid, because objects can name it in an annotation.
     let is_empty = stage.ready.is_some()
@@ -213,6 +216,53 @@ fn check_contents(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Returns the selectors of a stage, without its charts.
+fn selected(stage: &Stage) -> impl Iterator<Item = Selector> + '_ {
+    let select = stage.select.iter().flatten();
+    select.filter_map(StageSelector::target)
+}
+
+/// Checks that an item selects either objects or a chart of the bundle.
+fn check_select(
+    source: &Source,
+    stage: &Located<Stage>,
+    select: &StageSelector,
+    findings: &mut Vec<Finding>,
+) {
+    let StageSelector {
+        chart,
+        kind,
+        group,
+        name,
+        namespace,
+        labels,
+        service,
+    } = select;
+    let Some(chart) = chart else {
+        if kind.is_none() {
+            let message = format!("stage `{}`: `select` needs `kind` or `chart`", stage.name);
+            findings.push(stage.places.error("missing-field", message));
+        }
+        return;
+    };
+    let mut others = [kind, group, name, namespace, service].into_iter();
+    if others.any(Option::is_some) || labels.is_some() {
+        let message = format!(
+            "stage `{}`: `chart` cannot be combined with other fields of a selector",
+            stage.name
+        );
+        findings.push(stage.places.invalid(message));
+    }
+    let charts = source.body.charts.iter().flatten();
+    let known: Vec<&str> = charts.filter_map(|chart| chart.name.as_deref()).collect();
+    if !known.contains(&chart.as_str()) {
+        let message = format!("stage `{}`: there is no chart `{chart}`", stage.name);
+        let hint = did_you_mean(chart, &known)
+            .unwrap_or_else(|| "set `name` of the chart in `charts`".to_owned());
+        findings.push(stage.places.refuse(message, hint));
+    }
+}
+
 fn check_rollout(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     let Some(rollout) = &stage.rollout else {
         return;
@@ -221,7 +271,10 @@ fn check_rollout(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
         let message = format!("stage `{}`: {message}", stage.name);
         findings.push(stage.places.refuse(message, hint));
     };
-    let is_daemon_set = |target: &Selector| ["DaemonSet", "*"].contains(&target.kind.as_str());
+    let is_daemon_set = |target: &StageSelector| {
+        let kind = target.kind.as_deref();
+        target.chart.is_some() || kind.is_some_and(|kind| ["DaemonSet", "*"].contains(&kind))
+    };
     // Without `select`, objects name the stage in an annotation.
     if stage
         .select
@@ -343,7 +396,7 @@ fn rule(source: &Source, stage: &Located<Stage>, name: StageName) -> StageRule {
     let verify = || stage.verify.iter().flatten();
     StageRule {
         stage: name,
-        select: stage.select.clone().unwrap_or_default(),
+        select: selected(stage).collect(),
         applied_only: stage.ready == Some(StageReady::Applied),
         rollout: stage.rollout.as_ref().map(|rollout| RolloutRule {
             first: rollout.first.as_ref().and_then(count),

@@ -1,0 +1,83 @@
+//! Helm charts and kustomize overlays of releases.
+//!
+//! [`read`](input::Inputs::read) reads their files, [`request`](input) builds the request to the
+//! program that renders them, and [`objects`] turns its answer into objects with places.
+
+mod hooks;
+mod input;
+pub(super) mod objects;
+
+pub(super) use input::{Capabilities, Inputs, Prepared};
+
+use pleach_config::{ChartSource, ResolvedRelease};
+use pleach_model::engines::{EngineAnswer, EngineRequest, Engines, EnginesError, FORMAT};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::Origin;
+
+/// Runs the program for the inputs of all releases, once. Returns one answer for all.
+///
+/// Fails with the reason why there is no answer.
+pub(super) fn run(
+    engines: Option<&dyn Engines>,
+    prepared: &[Prepared<'_>],
+) -> Result<EngineAnswer, EnginesError> {
+    let request = EngineRequest {
+        format: FORMAT,
+        charts: prepared
+            .iter()
+            .flat_map(|one| one.charts.iter().map(|(_, chart)| chart.clone()))
+            .collect(),
+        kustomizations: prepared
+            .iter()
+            .filter_map(|one| one.overlay.as_ref().map(|(_, overlay)| overlay.clone()))
+            .collect(),
+    };
+    let nothing = "nothing, because this command does not render charts";
+    let engines = engines.ok_or_else(|| EnginesError::Missing(nothing.to_owned()))?;
+    let answer = engines.run(&request)?;
+    let EngineAnswer {
+        format,
+        engines: _,
+        charts,
+        kustomizations,
+    } = &answer;
+    let is_complete = *format == FORMAT
+        && charts.len() == request.charts.len()
+        && kustomizations.len() == request.kustomizations.len();
+    if is_complete {
+        Ok(answer)
+    } else {
+        let message = "the answer has another format; it is of another version than pleach";
+        Err(EnginesError::Failed(message.to_owned()))
+    }
+}
+
+/// Reports at a release that there is no answer.
+pub(super) fn no_answer(release: &ResolvedRelease, error: &EnginesError) -> Finding {
+    let place = release
+        .charts
+        .first()
+        .map(|chart| &chart.origin)
+        .or_else(|| release.kustomize.as_ref().map(|overlay| &overlay.origin));
+    let place = place.unwrap_or(&release.origin).clone();
+    let (code, hint) = match error {
+        EnginesError::Missing(_) => (
+            "engines-missing",
+            Some("it is in the release archive; from source: `make engines`"),
+        ),
+        EnginesError::Failed(_) => ("engines-failed", None),
+    };
+    let finding = Finding::error(Kind::Repository, code, error.to_string()).at(place);
+    match hint {
+        Some(hint) => finding.hint(hint),
+        None => finding,
+    }
+}
+
+/// Returns the location of a line of a template. The chart can be a package.
+fn place_in(chart: &ChartSource, file: &str, line: usize) -> Origin {
+    if file.is_empty() {
+        return chart.origin.clone();
+    }
+    Origin::new(format!("{}/{file}", chart.path), line)
+}
