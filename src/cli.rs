@@ -42,6 +42,7 @@ mod session;
 mod status;
 mod suspend;
 mod uninstall;
+mod vendor;
 mod verdict;
 mod version;
 mod worker;
@@ -146,6 +147,7 @@ enum Command {
     Bootstrap(bootstrap::BootstrapArgs),
     Render(render::RenderArgs),
     Lint(lint::LintArgs),
+    Vendor(vendor::VendorArgs),
     Diff(diff::DiffArgs),
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
@@ -200,6 +202,7 @@ impl Cli {
     pub fn needs_network(&self) -> bool {
         match self.command {
             Command::Bootstrap(_)
+            | Command::Vendor(_)
             | Command::Diff(_)
             | Command::Plan(_)
             | Command::Apply(_)
@@ -261,6 +264,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Bootstrap(args) => runtime::block_on(&cancel, bootstrap::run(ui, &context, args)),
         Command::Render(args) => render::run(ui, &context, &args),
         Command::Lint(args) => lint::run(ui, &context, &args),
+        Command::Vendor(args) => runtime::block_on(&cancel, vendor::run(ui, &context, args)),
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),

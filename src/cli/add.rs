@@ -89,7 +89,10 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, Cl
     if let Entry::Added(text) = &entry {
         changes.insert(environment.clone(), Some(Bytes::from(text.clone())));
     }
-    ui.findings(&check(&PatchedTree::new(&tree, &changes), args)?);
+    ui.findings(&check(
+        &ctx.keyed(PatchedTree::new(&tree, &changes), Keys::IfPossible),
+        args,
+    )?);
     pleach_files::add_files(&folder, &added).map_err(refused)?;
     if let Entry::Added(text) = &entry {
         pleach_files::write_atomic(&folder.join(&environment), &FileContent::new(text.clone()))?;

@@ -350,6 +350,7 @@ async fn installation(
             key_namespace: None,
         },
         cancel: ctx.cancel.clone(),
+        engines: std::sync::Arc::clone(&ctx.engines),
     };
     let target = Target {
         environment: NAME.to_owned(),

@@ -17,7 +17,7 @@ struct Group {
 const GROUPS: [Group; 7] = [
     Group {
         title: "Start",
-        commands: &["init", "add", "bootstrap", "doctor"],
+        commands: &["init", "add", "vendor", "bootstrap", "doctor"],
     },
     Group {
         title: "Review",

@@ -5,8 +5,10 @@ pub(super) use pleach_engine::load::{pleach_version, read_all};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pleach_config::ResolvedEnvironment;
+use pleach_model::engines::Engines;
 use pleach_model::finding::Finding;
 use pleach_model::kinds::KindTable;
 use pleach_model::tree::{FileTree, KeyedTree};
@@ -15,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
+use pleach_engine::engines::{EngineRunner, EngineSearch};
 use pleach_engine::stop::Cause;
 use pleach_engine::{
     load::{self, with_excerpts},
@@ -50,6 +53,8 @@ pub struct Context {
     pub settings: Settings,
     /// Cancelled by the first Ctrl-C.
     pub cancel: CancellationToken,
+    /// Program that renders charts and overlays.
+    pub engines: Arc<EngineRunner>,
 }
 
 /// Repository at a revision.
@@ -66,6 +71,7 @@ impl Context {
         Self {
             settings,
             cancel: CancellationToken::new(),
+            engines: Arc::new(EngineRunner::new(EngineSearch::of_process())),
         }
     }
 
@@ -97,12 +103,12 @@ impl Context {
                 let tree = source.tree(revision)?;
                 Opened {
                     revision: Revision::Commit(tree.commit()),
-                    tree: with_keys(tree, keys),
+                    tree: Box::new(self.keyed(tree, keys)),
                 }
             }
             None => Opened {
                 revision: source.revision()?,
-                tree: with_keys(source.working_tree(), keys),
+                tree: Box::new(self.keyed(source.working_tree(), keys)),
             },
         })
     }
@@ -136,7 +142,7 @@ impl Context {
         }
         // Render in parallel, because git compares all files with the commit.
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
-        let tree = keyed(WorkingTree::new(&folder), keys == Keys::Required);
+        let tree = self.keyed(WorkingTree::new(&folder), keys);
         let (loaded, revision) = rayon::join(
             || read(&tree, Revision::None, target),
             || Source::open(&folder)?.revision(),
@@ -170,10 +176,11 @@ impl Context {
     /// Returns the files of the revision, or of the working tree.
     pub(super) fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
-        Ok(match &self.settings.revision {
-            Some(revision) => Box::new(keyed(Source::open(&folder)?.tree(revision)?, false)),
-            None => Box::new(keyed(WorkingTree::new(&folder), false)),
-        })
+        let tree: Box<dyn FileTree> = match &self.settings.revision {
+            Some(revision) => Box::new(self.keyed(Source::open(&folder)?.tree(revision)?, Keys::IfPossible)),
+            None => Box::new(self.keyed(WorkingTree::new(&folder), Keys::IfPossible)),
+        };
+        Ok(tree)
     }
 
     /// Resolves an environment without rendering it or comparing its files with git. `None` on
@@ -245,6 +252,18 @@ impl Context {
         .hint("name the repository with --repo, or create one with `pleach init`"))
     }
 
+    /// Adds the age keys of the user and the program for charts to a tree.
+    pub(super) fn keyed<T: FileTree>(&self, tree: T, keys: Keys) -> KeyedTree<T, AgeKeys> {
+        #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+        let of_user = || AgeKeys::of_user(&|name| std::env::var_os(name));
+        let tree = match keys {
+            Keys::Required => KeyedTree::decrypted(tree, of_user()),
+            Keys::IfPossible => KeyedTree::new(tree, of_user()),
+            Keys::Unused => KeyedTree::new(tree, AgeKeys::default()),
+        };
+        tree.with_engines(Arc::clone(&self.engines) as Arc<dyn Engines>)
+    }
+
     fn find_folder(&self) -> Result<Option<PathBuf>, CliError> {
         if let Some(folder) = &self.settings.repo {
             return Ok(Some(folder.clone()));
@@ -268,25 +287,6 @@ pub(super) enum Keys {
     IfPossible,
     /// No key is read, and every encrypted value has a stand-in.
     Unused,
-}
-
-/// Adds the age keys of the user to a tree.
-fn keyed<T: FileTree>(tree: T, must_decrypt: bool) -> KeyedTree<T, AgeKeys> {
-    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-    let keys = AgeKeys::of_user(&|name| std::env::var_os(name));
-    if must_decrypt {
-        KeyedTree::decrypted(tree, keys)
-    } else {
-        KeyedTree::new(tree, keys)
-    }
-}
-
-fn with_keys<T: FileTree + 'static>(tree: T, keys: Keys) -> Box<dyn FileTree> {
-    match keys {
-        Keys::Required => Box::new(keyed(tree, true)),
-        Keys::IfPossible => Box::new(keyed(tree, false)),
-        Keys::Unused => Box::new(tree),
-    }
 }
 
 /// Fails if there are errors.

@@ -1,6 +1,7 @@
 //! `pleach preview`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -23,6 +24,7 @@ use super::runtime::block_on;
 use super::session::{finish, keys};
 use super::{Context, Exit, Target, Ui, format, mask};
 use pleach_cluster::{Cluster, Connection};
+use pleach_engine::engines::{EngineRunner, EngineSearch};
 use pleach_engine::load::Loaded;
 use pleach_engine::{
     load::beside,
@@ -139,16 +141,21 @@ impl PreviewArgs {
 }
 
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
+    let mut ctx = ctx.clone();
     if args.reporting.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
         defer();
         // The controller passes a bare repository.
+        // A restricted process cannot start the program that renders charts.
+        let engines = EngineRunner::relayed(EngineSearch::of_process());
+        ctx.engines = Arc::new(engines.map_err(|error| CliError::new(Kind::Failed, error))?);
         let work = match (&args.clusters, &ctx.settings.repo) {
             (None, Some(folder)) => Work::Render { folder },
             _ => Work::Cluster,
         };
         confine(work).map_err(|error| CliError::new(Kind::Failed, error))?;
     }
+    let ctx = &ctx;
     let change = open(ctx, args)?;
     let key = mask::run_key()?;
     let mut found = change.preview();

@@ -128,7 +128,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
         return Ok(Exit::DONE);
     }
     for environment in &args.to {
-        check(&now, &done, environment)?;
+        check(ctx, &now, &done, environment)?;
     }
     if args.dry_run {
         ui.print(unified(&now, &done.files, false).trim_end());
@@ -252,8 +252,13 @@ fn branch_name(args: &PromoteArgs, done: &Promotion) -> String {
 }
 
 /// Verifies that the new content renders.
-fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), CliError> {
-    let tree = PatchedTree::new(now, &done.files);
+fn check(
+    ctx: &Context,
+    now: &dyn FileTree,
+    done: &Promotion,
+    environment: &str,
+) -> Result<(), CliError> {
+    let tree = ctx.keyed(PatchedTree::new(now, &done.files), Keys::IfPossible);
     let target = Target {
         environment: environment.to_owned(),
         release: None,

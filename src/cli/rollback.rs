@@ -108,7 +108,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
         ));
         return Ok(Exit::DONE);
     }
-    check(&now, &restoration, target)?;
+    check(ctx, &now, &restoration, target)?;
     if args.dry_run {
         ui.print(unified(&now, &restoration.files, args.show_secrets).trim_end());
         return Ok(Exit::DONE);
@@ -265,8 +265,13 @@ fn restored(
 }
 
 /// Verifies that the new content renders.
-fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), CliError> {
-    let tree = PatchedTree::new(now, &done.files);
+fn check(
+    ctx: &Context,
+    now: &dyn FileTree,
+    done: &Restoration,
+    target: &Target,
+) -> Result<(), CliError> {
+    let tree = ctx.keyed(PatchedTree::new(now, &done.files), Keys::IfPossible);
     let loaded: Loaded = read_all(&tree, Revision::None, &target.environment)
         .map_err(|findings| refused(target, findings))?;
     super::load::sound(loaded, target).map(drop).map_err(|error| {

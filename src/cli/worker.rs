@@ -4,10 +4,12 @@
 use std::env::{split_paths, temp_dir, var_os};
 use std::io::{IsTerminal as _, Read as _, stdin, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
+use pleach_engine::engines::{self, EngineRunner, EngineSearch};
 use pleach_engine::{bounded_render, fetching};
 use pleach_files::bounds::{bound, bound_files, defer};
 use pleach_files::sandbox::{Work as Restricted, confine};
@@ -36,6 +38,8 @@ enum Work {
     Unpack,
     /// Render an environment, and print its objects
     Render,
+    /// Start the program that renders charts, for processes that cannot
+    Engines,
 }
 
 /// Runs `pleach worker`.
@@ -51,7 +55,12 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
             let request = request(bounded_render::COMPUTING)?;
             // The colorless output would remove this control character, which JSON does not escape.
             let mut print = |lines: &str| ui.print(lines.replace('\u{7f}', "\\u007f"));
-            bounded_render::execute(&request, &mut print).map_err(failed)?;
+            let engines = EngineRunner::relayed(EngineSearch::of_process()).map_err(failed)?;
+            bounded_render::execute(&request, &Arc::new(engines), &mut print).map_err(failed)?;
+        }
+        Work::Engines => {
+            bound(bounded_render::COMPUTING).map_err(failed)?;
+            engines::serve(stdin(), stdout()).map_err(failed)?;
         }
     }
     Ok(Exit::DONE)

@@ -19,6 +19,7 @@ mod resolve;
 mod resolved;
 pub mod restore;
 pub mod values;
+mod vendored;
 
 pub use caching_tree::CachingTree;
 pub use environment::environments;
@@ -31,3 +32,4 @@ pub use resolved::{
     ChartSource, ChartValues, ClusterRef, KustomizeSource, Outline, Patch, PatchChange,
     ResolvedEnvironment, ResolvedRelease,
 };
+pub use vendored::{BundleCharts, charts_of, with_digest};

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pleach_config::{CachingTree, Record, RecordingTree, ResolvedEnvironment};
+use pleach_model::engines::Engines;
 use pleach_model::kinds::KindTable;
 use pleach_model::tree::KeyedTree;
 use pleach_planner::observe::{Base, Observed};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::engines::{EngineRunner, EngineSearch};
 use super::load::{Loaded, each_loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
@@ -60,19 +62,27 @@ pub struct EnvironmentAt {
 /// Renders the requested environment in this process and prints the [answer](Answer) in pieces of
 /// whole lines. Prints nothing if the environment itself has errors, because the controller finds
 /// them when it resolves the environment. The process stays [restricted](sandbox) from then on.
-pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> {
+pub fn execute(
+    order: &str,
+    engines: &Arc<EngineRunner>,
+    print: &mut dyn FnMut(&str),
+) -> Result<(), Invalid> {
     let order: EnvironmentAt = serde_json::from_str(order)?;
     let folder = order.place.folder();
     let keys = order.age_keys.as_deref().map(AgeKeys::of_file);
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
     let tree = KeyedTree::decrypted(tree, keys.unwrap_or_default());
+    let tree = tree.with_engines(Arc::clone(engines) as Arc<dyn Engines>);
     let recording = RecordingTree::new(&tree);
     let cached = CachingTree::new(&recording);
     let Ok(partial) = resolve_partly(&cached, &order.name) else {
         return Ok(());
     };
     let all = render_all(&cached, &partial.environment);
+    if engines.has_failed() {
+        return Err(Invalid::Engines);
+    }
     let record = recording.record();
     let revision = Revision::Commit(order.commit);
     let plannable = each_loaded(&tree, revision, partial, all.clone(), &|_| None);
@@ -125,6 +135,9 @@ pub enum Invalid {
     /// The sandbox could not be set up.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// Charts and overlays could not be rendered. A retry can succeed.
+    #[error("the program that renders charts failed")]
+    Engines,
     /// The commit or its files could not be read.
     #[error(transparent)]
     Git(#[from] GitError),
@@ -276,6 +289,7 @@ impl RenderSlots {
         let order = serde_json::to_vec(at).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
+        command.envs(EngineSearch::of_process().variable());
         // A longer answer would exceed the budget even without any retained answer.
         let longest = LONGEST_ANSWER.min(self.memory.limit);
         match worker::run(&mut command, &order, (TIME, longest)).await {

@@ -5,6 +5,7 @@
 
 pub mod bounded_render;
 pub mod doctor;
+pub mod engines;
 pub mod fetching;
 pub mod lease;
 pub mod load;

@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
+use super::engines::EngineSearch;
 use super::worker::{self, WorkerError};
 pub use cluster_access::{SecretLocation, Way};
 use pleach_forge::{State, Status};
@@ -148,6 +149,7 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
     let mut command = Command::new(request.program);
     command
         .env_clear()
+        .envs(EngineSearch::of_process().variable())
         .arg("--repo")
         .arg(request.folder)
         .args(["preview", "--untrusted", "-o", "comment"])

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, nice,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, nice, prlimit,
     set_parent_process_death_signal, setrlimit,
 };
 
@@ -21,6 +21,11 @@ const TOGETHER: [&str; 2] = [
 const PART: u64 = 6;
 /// Seconds of CPU time between the signal of the soft limit and the kill at the hard limit.
 const CPU_GRACE: u64 = 5;
+/// Limits of a process that renders charts: memory and address space in bytes, CPU time, files.
+const ENGINE_MEMORY: u64 = 128 << 20;
+const ENGINE_ADDRESSES: u64 = 1 << 30;
+const ENGINE_CPU: Duration = Duration::from_mins(1);
+const ENGINE_FILES: u64 = 32;
 /// Maximum number of open files.
 const FILES: u64 = 256;
 /// Nice value of background work.
@@ -73,6 +78,29 @@ pub fn bound(time: Duration) -> io::Result<()> {
     // Some systems forbid this write. The limits apply all the same.
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
     let _written = std::fs::write(SACRIFICE, "1000");
+    Ok(())
+}
+
+/// Limits memory, CPU time and open files of another process, which renders charts.
+pub fn bound_engine(process: u32) -> io::Result<()> {
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let id = id.ok_or(io::ErrorKind::InvalidInput)?;
+    for (resource, limit, grace) in [
+        (Resource::As, ENGINE_ADDRESSES, 0),
+        (Resource::Data, ENGINE_MEMORY, 0),
+        (Resource::Cpu, ENGINE_CPU.as_secs(), CPU_GRACE),
+        (Resource::Nofile, ENGINE_FILES, 0),
+        (Resource::Core, 0, 0),
+    ] {
+        // The process inherits the limits of this one, and cannot raise them.
+        let now = getrlimit(resource).maximum;
+        let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
+        let limit = Rlimit {
+            current: least(limit),
+            maximum: least(limit + grace),
+        };
+        prlimit(Some(id), resource, limit)?;
+    }
     Ok(())
 }
 

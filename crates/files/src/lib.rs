@@ -375,8 +375,9 @@ fn stage(parent: &Path, files: &Files) -> Result<TempDir, FileError> {
     Ok(staged)
 }
 
+/// Creates a folder and the folders above it, if they do not exist.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
-fn create_folders(folder: &Path) -> Result<(), FileError> {
+pub fn create_folders(folder: &Path) -> Result<(), FileError> {
     std::fs::create_dir_all(folder).map_err(FileError::write(folder))
 }
 

@@ -82,6 +82,11 @@ pub enum Work<'a> {
         /// Folders to write.
         write: &'a [&'a Path],
     },
+    /// Runs one program, which reads no files and opens no connections.
+    Engines {
+        /// Path of the program, which needs no libraries.
+        program: &'a Path,
+    },
     /// Connects to clusters. Their credentials can be anywhere, so files are not restricted.
     Cluster,
 }
@@ -99,7 +104,7 @@ impl Work<'_> {
     fn needs(self) -> Needs {
         let (connections, programs) = match self {
             Self::Render { .. } | Self::Unpack { .. } => (false, false),
-            Self::Verify { .. } => (false, true),
+            Self::Verify { .. } | Self::Engines { .. } => (false, true),
             Self::Connect { .. } | Self::Cluster => (true, true),
         };
         Needs {
@@ -115,6 +120,7 @@ impl Work<'_> {
             Self::Unpack { read, write }
             | Self::Connect { read, write }
             | Self::Verify { read, write } => restrict_files(read, write, self.needs()),
+            Self::Engines { program } => restrict_to(&[program], &[], &[], &[], self.needs()),
             Self::Cluster => Ok(()),
         }
     }
@@ -172,15 +178,27 @@ pub fn restricts_files() -> bool {
 
 /// Denies all files except these, signals to outside processes, and TCP unless the work needs it.
 fn restrict_files(read: &[&Path], write: &[&Path], needs: Needs) -> Result<(), RulesetError> {
-    let all = AccessFs::from_all(VERSION);
-    let execute = AccessFs::from_read(VERSION);
-    let reading = execute & !AccessFs::Execute;
-    let writing = all & !AccessFs::Execute;
     let (programs, clients): (&[&str], &[&str]) = if needs.programs {
         (&PROGRAMS, &CLIENTS)
     } else {
         (&[], &[])
     };
+    let paths = |names: &'static [&str]| names.iter().map(Path::new).collect::<Vec<_>>();
+    restrict_to(&paths(programs), &paths(clients), read, write, needs)
+}
+
+/// Denies all files except these: programs to execute, and files to read or write.
+fn restrict_to(
+    programs: &[&Path],
+    clients: &[&Path],
+    read: &[&Path],
+    write: &[&Path],
+    needs: Needs,
+) -> Result<(), RulesetError> {
+    let all = AccessFs::from_all(VERSION);
+    let execute = AccessFs::from_read(VERSION);
+    let reading = execute & !AccessFs::Execute;
+    let writing = all & !AccessFs::Execute;
     let mut tcp = AccessNet::from_all(VERSION);
     if needs.connections {
         tcp.remove(AccessNet::ConnectTcp);

@@ -5,6 +5,7 @@
 
 pub mod consent;
 mod dialect;
+pub mod download;
 mod gitea;
 mod github;
 mod gitlab;

@@ -27,7 +27,9 @@ const CODES: [(&str, Option<&str>); 8] = [
     ("chart-template", None),
     (
         "chart-dependency-missing",
-        Some("run `pleach vendor` with the name of the bundle, or copy it into `charts/`"),
+        Some(
+            "copy it into the folder `charts` of the chart, for example with `helm dependency build`",
+        ),
     ),
     ("chart-schema", None),
     ("chart-file", None),

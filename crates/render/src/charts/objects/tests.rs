@@ -304,7 +304,7 @@ fn findings_of_charts_have_places_and_hints() {
         (
             "a dependency",
             json!({"errors": [{"code": "chart-dependency-missing", "message": "no sub"}]}),
-            "chart-dependency-missing manifests/web/v1.0.0/version.yaml:3: no sub (run `pleach vendor` with the name of the bundle, or copy it into `charts/`)",
+            "chart-dependency-missing manifests/web/v1.0.0/version.yaml:3: no sub (copy it into the folder `charts` of the chart, for example with `helm dependency build`)",
         ),
         (
             "a lookup",

@@ -1,0 +1,399 @@
+//! `pleach vendor`.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use pleach_config::BundleCharts;
+use pleach_formats::file::Chart;
+use pleach_model::object::{Located, yaml};
+use pleach_model::tree::{FileTree, TreeKind};
+use pleach_render::package;
+use semver::Version;
+use serde_json::Value;
+
+use super::error::{CliError, Kind};
+use super::{Context, Exit, Ui};
+use pleach_files::{FileContent, WorkingTree};
+use pleach_forge::download::{address, download};
+
+/// Maximum size of the index of a chart repository, in bytes.
+const LARGEST_INDEX: usize = 64 << 20;
+/// Maximum size of a package, in bytes.
+const LARGEST_PACKAGE: usize = 16 << 20;
+
+/// Download the charts of a bundle
+///
+/// Downloads each chart with a `from` into the folder of the bundle or version,
+/// and sets its digest. The file name of `path` is the name of the chart in its
+/// repository. No other command downloads charts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach vendor platform                                    the present version of each chart
+  pleach vendor platform --chart cert-manager --to 1.18.2   another version of one chart
+  pleach vendor platform --check                            compare the files with their digests")]
+pub(crate) struct VendorArgs {
+    /// Bundle, and its version [default: the newest version]
+    #[arg(value_name = "BUNDLE[/VERSION]")]
+    bundle: String,
+
+    /// Chart to download [default: all]
+    #[arg(long, value_name = "NAME")]
+    chart: Option<String>,
+
+    /// Version of the chart [default: the present one, else the newest one]
+    #[arg(long, value_name = "VERSION", conflicts_with = "check")]
+    to: Option<String>,
+
+    /// Compare the files with their digests, and download nothing; exit code 1 if one differs
+    #[arg(long)]
+    check: bool,
+}
+
+/// A package of a chart repository.
+#[derive(Debug, PartialEq, Eq)]
+struct Offer {
+    version: Version,
+    /// Address, possibly relative to the repository.
+    url: String,
+    /// SHA-256 in hexadecimal, if the repository states it.
+    digest: Option<String>,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: VendorArgs) -> Result<Exit, CliError> {
+    if ctx.settings.revision.is_some() {
+        let message = "vendor writes to the working tree: omit --revision";
+        return Err(CliError::usage(message));
+    }
+    let folder = pleach_files::canonical(&ctx.folder()?)?;
+    let tree = WorkingTree::new(&folder);
+    let (bundle, version) = match args.bundle.split_once('/') {
+        Some((bundle, version)) => (bundle, Some(version)),
+        None => (&*args.bundle, None),
+    };
+    let all = pleach_config::charts_of(&tree, bundle, version).map_err(|findings| {
+        CliError::from_findings(
+            format!("cannot read the charts of {}", args.bundle),
+            findings,
+        )
+    })?;
+    let selected = selected(&all, &args)?;
+    let mut differs = false;
+    for (index, chart) in selected {
+        if args.check {
+            differs |= !check(ui, &tree, &all, chart)?;
+        } else {
+            let vendoring = Vendoring {
+                folder: &folder,
+                tree: &tree,
+                path: format!("{}/{}", all.folder, chart.path),
+                index,
+                chart,
+            };
+            vendoring.run(ui, args.to.as_deref()).await?;
+        }
+    }
+    Ok(if differs { Exit::FAILED } else { Exit::DONE })
+}
+
+/// Returns the requested charts with their position in the file.
+fn selected<'a>(
+    all: &'a BundleCharts,
+    args: &VendorArgs,
+) -> Result<Vec<(usize, &'a Located<Chart>)>, CliError> {
+    let charts = || all.charts.iter().enumerate();
+    let is_selected = |chart: &Chart| match &args.chart {
+        Some(name) => name_of(chart) == name,
+        None if args.check => chart.digest.is_some(),
+        None => chart.from.is_some(),
+    };
+    let found: Vec<_> = charts().filter(|(_, chart)| is_selected(chart)).collect();
+    if found.is_empty() {
+        let known: Vec<&str> = charts().map(|(_, chart)| name_of(chart)).collect();
+        let message = match &args.chart {
+            Some(name) => format!("{} has no chart {name}", args.bundle),
+            None if args.check => format!("no chart of {} has a digest", args.bundle),
+            None => format!("no chart of {} has `from`", args.bundle),
+        };
+        let hint = match known.as_slice() {
+            [] => "declare it with `charts` in bundle.yaml or version.yaml".to_owned(),
+            known => format!("charts: {}", known.join(", ")),
+        };
+        return Err(CliError::new(Kind::Repository, message).hint(hint));
+    }
+    if found.len() > 1 && args.to.is_some() {
+        return Err(CliError::usage(
+            "--to needs --chart: there are several charts",
+        ));
+    }
+    Ok(found)
+}
+
+/// Returns the name of a chart: its own, or that of its file.
+fn name_of(chart: &Chart) -> &str {
+    chart.name.as_deref().unwrap_or_else(|| file_name(chart))
+}
+
+/// Returns the name of a chart in its repository: the name of its file.
+fn file_name(chart: &Chart) -> &str {
+    let name = chart.path.rsplit('/').next().unwrap_or_default();
+    name.strip_suffix(".tgz").unwrap_or(name)
+}
+
+/// Compares a chart with its digest. Returns whether it is the same.
+fn check(
+    ui: &mut Ui,
+    tree: &WorkingTree,
+    all: &BundleCharts,
+    chart: &Chart,
+) -> Result<bool, CliError> {
+    let path = format!("{}/{}", all.folder, chart.path);
+    let Some(expected) = &chart.digest else {
+        return Ok(true);
+    };
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
+    let found = match tree.kind(parent, name) {
+        Some(TreeKind::Folder) => {
+            let files = folder_files(tree, &path)?;
+            Some(package::folder_digest(&files))
+        }
+        Some(TreeKind::File) => {
+            let content = tree
+                .read(&path)
+                .map_err(|error| CliError::new(Kind::Repository, error))?;
+            Some(package::package_digest(&content))
+        }
+        _ => None,
+    };
+    let line = match &found {
+        Some(found) if found == expected => return Ok(true),
+        Some(found) => format!("{path}  {found}, expected {expected}"),
+        None => format!("{path}  does not exist"),
+    };
+    ui.print(line);
+    Ok(false)
+}
+
+/// Reads the files below a folder, by their path in it.
+fn folder_files(
+    tree: &WorkingTree,
+    folder: &str,
+) -> Result<std::collections::BTreeMap<String, Bytes>, CliError> {
+    let failed = |error: pleach_model::tree::TreeError| CliError::new(Kind::Repository, error);
+    let mut files = std::collections::BTreeMap::new();
+    let mut open = vec![String::new()];
+    while let Some(within) = open.pop() {
+        let path = |name: &str| format!("{folder}/{name}");
+        let listed = if within.is_empty() {
+            tree.list(folder)
+        } else {
+            tree.list(&path(&within))
+        };
+        for entry in listed.map_err(failed)? {
+            let name = if within.is_empty() {
+                entry.name
+            } else {
+                format!("{within}/{}", entry.name)
+            };
+            match entry.kind {
+                TreeKind::Folder => open.push(name),
+                TreeKind::File => {
+                    let content = tree.read(&path(&name)).map_err(failed)?;
+                    files.insert(name, content);
+                }
+                TreeKind::Link | TreeKind::Submodule => {
+                    let message = format!("{} is a link or a submodule", path(&name));
+                    return Err(CliError::new(Kind::Repository, message));
+                }
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Download of one chart.
+struct Vendoring<'a> {
+    folder: &'a Path,
+    tree: &'a WorkingTree,
+    /// Path of the package, within the repository.
+    path: String,
+    /// Position in the list of charts.
+    index: usize,
+    chart: &'a Located<Chart>,
+}
+
+impl Vendoring<'_> {
+    async fn run(&self, ui: &mut Ui, to: Option<&str>) -> Result<(), CliError> {
+        let from = self.from()?;
+        let present = self.present();
+        let desired = to.map(str::to_owned).or_else(|| present.clone());
+        let index = address(from, "index.yaml").map_err(failed)?;
+        let index = download(&index, LARGEST_INDEX).await.map_err(failed)?;
+        let offers = offers(&String::from_utf8_lossy(&index), file_name(self.chart));
+        let offer = choose(offers, desired.as_deref())
+            .map_err(|message| CliError::new(Kind::Failed, format!("{from}: {message}")))?;
+        let url = address(from, &offer.url).map_err(failed)?;
+        let content = download(&url, LARGEST_PACKAGE).await.map_err(failed)?;
+        let digest = package::package_digest(&content);
+        let stated = offer
+            .digest
+            .as_ref()
+            .map(|stated| format!("sha256:{stated}"));
+        if stated.as_ref().is_some_and(|stated| *stated != digest) {
+            let message = format!("{url} has another digest than its index states: {digest}");
+            return Err(CliError::new(Kind::Failed, message));
+        }
+        let files = package::unpack(&content).map_err(|error| {
+            let message = format!("{url} cannot be unpacked: {error}");
+            CliError::new(Kind::Failed, message)
+        })?;
+        self.write(content, &digest)?;
+        let version = &offer.version;
+        let change = match present {
+            Some(present) if present != version.to_string() => format!("{present} -> {version}"),
+            _ => version.to_string(),
+        };
+        let path = &self.path;
+        let (all, definitions) = counts(files.keys());
+        ui.print(format!("{path}  {change}  {digest}"));
+        ui.status(format_args!("{all} templates, {definitions} files in crds"));
+        Ok(())
+    }
+
+    /// Returns the address of the chart repository.
+    fn from(&self) -> Result<&str, CliError> {
+        let refuse =
+            |message: String, hint: &str| Err(CliError::new(Kind::Repository, message).hint(hint));
+        let name = name_of(self.chart);
+        if !self.chart.path.ends_with(".tgz") {
+            let message = format!("chart {name} is a folder");
+            return refuse(message, "set `path` to a file that ends in .tgz");
+        }
+        match self.chart.from.as_deref() {
+            None => refuse(
+                format!("chart {name} has no `from`"),
+                "set `from: https://…`",
+            ),
+            Some(from) if from.starts_with("oci://") => refuse(
+                format!("chart {name}: registries are not supported yet as `from`"),
+                "download the package with `helm pull`, and set its `digest`",
+            ),
+            Some(from) => Ok(from),
+        }
+    }
+
+    /// Returns the version of the present package.
+    fn present(&self) -> Option<String> {
+        let files = package::unpack(&self.tree.read(&self.path).ok()?).ok()?;
+        let chart = String::from_utf8_lossy(files.get("Chart.yaml")?).into_owned();
+        let chart = yaml::parse_documents(&chart).ok()?.pop()?.value;
+        Some(chart["version"].as_str()?.to_owned())
+    }
+
+    /// Writes the package, and its digest into the file that declares it.
+    fn write(&self, content: Vec<u8>, digest: &str) -> Result<(), CliError> {
+        let file = &self.chart.places.origin.file;
+        let text = self
+            .tree
+            .read(file)
+            .map_err(|error| CliError::new(Kind::Repository, error))?;
+        let text = String::from_utf8_lossy(&text);
+        let edited = pleach_config::with_digest(file, &text, self.index, digest);
+        let edited = edited.map_err(|error| {
+            let hint = format!("set `digest: {digest}` of the chart yourself");
+            CliError::new(Kind::Repository, error).hint(hint)
+        })?;
+        let package = self.folder.join(&self.path);
+        pleach_files::create_folders(package.parent().unwrap_or(self.folder))?;
+        pleach_files::write_atomic(&package, &FileContent::new(content))?;
+        pleach_files::write_atomic(&self.folder.join(file), &FileContent::new(edited))?;
+        Ok(())
+    }
+}
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CliError {
+    CliError::new(Kind::Failed, error)
+}
+
+/// Counts templates and files of `crds`, without those of subcharts.
+fn counts<'a>(files: impl Iterator<Item = &'a String>) -> (usize, usize) {
+    let (mut templates, mut definitions) = (0, 0);
+    for file in files {
+        let is_yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+        templates += usize::from(is_yaml && file.starts_with("templates/"));
+        definitions += usize::from(is_yaml && file.starts_with("crds/"));
+    }
+    (templates, definitions)
+}
+
+/// Returns the versions of a chart in an index. Ignores entries without a semantic version.
+fn offers(index: &str, chart: &str) -> Vec<Offer> {
+    let index = yaml::parse_documents(index).unwrap_or_default().pop();
+    let index = index.map(|document| document.value).unwrap_or_default();
+    let entries = index["entries"][chart].as_array().cloned();
+    let offer = |entry: &Value| {
+        let version = entry["version"].as_str()?;
+        Some(Offer {
+            version: version.trim_start_matches('v').parse().ok()?,
+            url: entry["urls"][0].as_str()?.to_owned(),
+            digest: entry["digest"].as_str().map(str::to_owned),
+        })
+    };
+    entries.iter().flatten().filter_map(offer).collect()
+}
+
+/// Chooses a version, or the newest one that is no pre-release.
+fn choose(mut offers: Vec<Offer>, desired: Option<&str>) -> Result<Offer, String> {
+    offers.sort_by(|a, b| a.version.cmp(&b.version));
+    let found = match desired {
+        Some(desired) => {
+            let desired = desired.trim_start_matches('v');
+            let is_it = |offer: &Offer| offer.version.to_string() == desired;
+            offers.iter().position(is_it)
+        }
+        None => offers
+            .iter()
+            .rposition(|offer| offer.version.pre.is_empty()),
+    };
+    match (found, offers.last()) {
+        (Some(found), _) => Ok(offers.swap_remove(found)),
+        (None, None) => Err("the repository has no such chart".to_owned()),
+        (None, Some(newest)) => Err(format!(
+            "there is no version {}; the newest is {}",
+            desired.unwrap_or("without a pre-release"),
+            newest.version
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INDEX: &str = "apiVersion: v1\nentries:\n  web:\n  - {version: v1.2.0, urls: [web-1.2.0.tgz], digest: ab}\n  \
+                         - {version: 1.10.0, urls: ['https://example.org/web.tgz']}\n  - {version: 2.0.0-rc.1, urls: [a]}\n  \
+                         - {version: latest, urls: [b]}\n";
+
+    #[test]
+    fn a_version_of_the_index_is_chosen() {
+        for (desired, expected) in [
+            (None, Ok(("1.10.0", "https://example.org/web.tgz"))),
+            (Some("1.2.0"), Ok(("1.2.0", "web-1.2.0.tgz"))),
+            (Some("v2.0.0-rc.1"), Ok(("2.0.0-rc.1", "a"))),
+            (
+                Some("3.0.0"),
+                Err("there is no version 3.0.0; the newest is 2.0.0-rc.1"),
+            ),
+        ] {
+            let found = choose(offers(INDEX, "web"), desired);
+            let found = found.map(|offer| (offer.version.to_string(), offer.url));
+            let expected = expected
+                .map(|(version, url)| (version.to_owned(), url.to_owned()))
+                .map_err(str::to_owned);
+            assert_eq!(found, expected, "{desired:?}");
+        }
+        let none = choose(offers(INDEX, "api"), None);
+        assert_eq!(none, Err("the repository has no such chart".to_owned()));
+        assert!(offers("no: [yaml", "web").is_empty());
+    }
+}
