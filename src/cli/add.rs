@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::error::{CliError, Kind};
 use super::init::quoted;
 use super::init::wrap::{Origin, Wrapped, wrap};
-use super::load::{self};
+use super::load::{self, Keys};
 use super::{Context, Exit, Target, Ui};
 use pleach_engine::load::pleach_version;
 use pleach_files::{FileContent, FileError, WorkingTree};

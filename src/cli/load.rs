@@ -177,7 +177,9 @@ impl Context {
     pub(super) fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
         let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree: Box<dyn FileTree> = match &self.settings.revision {
-            Some(revision) => Box::new(self.keyed(Source::open(&folder)?.tree(revision)?, Keys::IfPossible)),
+            Some(revision) => {
+                Box::new(self.keyed(Source::open(&folder)?.tree(revision)?, Keys::IfPossible))
+            }
             None => Box::new(self.keyed(WorkingTree::new(&folder), Keys::IfPossible)),
         };
         Ok(tree)

@@ -8,7 +8,7 @@ use pleach_model::tree::FileTree;
 
 use super::error::CliError;
 use super::forge::ForgeArgs;
-use super::load::refused;
+use super::load::{Keys, refused};
 use super::rollback::ensure_clean;
 use super::{Context, Exit, Target, Ui};
 use pleach_engine::load::read_all;

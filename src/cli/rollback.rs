@@ -14,7 +14,7 @@ use pleach_planner::plan::version_left;
 use pleach_state::inventory::{Installed, RunOutcome};
 
 use super::error::{CliError, Kind};
-use super::load::refused;
+use super::load::{Keys, refused};
 use super::status::cluster_of;
 use super::{Context, Exit, Target, Ui};
 use choice::{Chosen, choose};

@@ -2,6 +2,7 @@
 
 use crate::bundle;
 use crate::edit::{self, EditError, Step, Written};
+use crate::values::ValuesFiles;
 use pleach_formats::file::Chart;
 use pleach_model::finding::Finding;
 use pleach_model::object::{Located, Origin};
@@ -30,7 +31,8 @@ pub fn charts_of(
     let source = found.and_then(|found| {
         let newest = found.versions.last().cloned();
         let version = version.map(str::to_owned).or(newest);
-        found.version(tree, version.as_deref(), &place, &mut findings)
+        let mut files = ValuesFiles::new(tree);
+        found.version(tree, version.as_deref(), &place, &mut files, &mut findings)
     });
     let errors: Vec<Finding> = findings.into_iter().filter(Finding::is_error).collect();
     let source = source.ok_or(errors)?;

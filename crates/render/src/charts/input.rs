@@ -349,8 +349,8 @@ impl Chart<'_> {
         }
         Ok(Values {
             merged,
-            origins: std::collections::BTreeMap::new(),
             files: vec![file.clone()],
+            ..Values::merge(&[])
         })
     }
 

@@ -1,6 +1,5 @@
 //! Releases with charts and overlays, rendered with canned answers of the program.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -46,8 +45,7 @@ fn chart(name: &str) -> ChartSource {
         namespace: None,
         values: ChartValues::Merged(Box::new(Values {
             merged: json!({"size": 3}),
-            origins: BTreeMap::new(),
-            files: Vec::new(),
+            ..Values::merge(&[])
         })),
         lookups: false,
         stage: None,
