@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"regexp"
+	"runtime"
 	"slices"
 	"sort"
 	"strconv"
@@ -77,15 +80,28 @@ func renderChart(req *chartRequest) (answer *chartAnswer) {
 	}
 	answer.CRDs = first.crds
 	answer.Irreproducible = compare(first, second)
+	runtime.KeepAlive(first.alive)
 	return answer
 }
 
 func (a *chartAnswer) addProblem(problems ...*problem) {
 	for _, p := range problems {
 		a.Errors = append(a.Errors, chartError{
-			Code: p.code, Message: p.Error(), Template: p.template, Line: p.line,
+			Code: p.code, Message: shortened(p.Error()), Template: p.template, Line: p.line,
 		})
 	}
+}
+
+// maxMessage limits the bytes of a message. An endless include repeats itself a thousand times.
+const maxMessage = 8 << 10
+
+// shortened removes the middle of a long message.
+func shortened(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	half := maxMessage / 2
+	return strings.ToValidUTF8(message[:half], "") + "…" + strings.ToValidUTF8(message[len(message)-half:], "")
 }
 
 // rendering is the result of one pass.
@@ -97,6 +113,8 @@ type rendering struct {
 	crds      []crd
 	sites     *sites
 	record    *record
+	// alive keeps objects whose address a template can print, so that the next pass has others.
+	alive []any
 }
 
 // render loads the chart and renders it. The result is nil if no template was executed. Only the
@@ -130,8 +148,9 @@ func render(req *chartRequest, files []*archive.BufferedFile, pass int) (*render
 	if err != nil {
 		return nil, []*problem{fileProblem("", err)}
 	}
-	result := &rendering{root: root.Name(), sites: instrument(root)}
+	result := &rendering{root: root.Name(), sites: instrument(root, digestOf(req))}
 	result.record = newRecord(result.sites, pass)
+	result.alive = append(metadata(root, nil), renderValues)
 	renderer := engine.Engine{CustomTemplateFuncs: result.record.functions()}
 	output, err := renderer.RenderWithContext(context.Background(), root, renderValues)
 	if err != nil {
@@ -154,6 +173,28 @@ func render(req *chartRequest, files []*archive.BufferedFile, pass int) (*render
 	return result, nil
 }
 
+func metadata(c *chart.Chart, found []any) []any {
+	found = append(found, c.Metadata)
+	for _, dependency := range c.Dependencies() {
+		found = metadata(dependency, found)
+	}
+	return found
+}
+
+// digestOf depends on all bytes of a request that templates can see.
+func digestOf(req *chartRequest) string {
+	hash := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(req.Files)) {
+		fmt.Fprintf(hash, "%q %d\n", name, len(req.Files[name]))
+		hash.Write(req.Files[name])
+	}
+	fmt.Fprintf(hash, "%q %q %q\n", req.Name, req.Namespace, req.Values)
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// helmVersion is what .Capabilities.HelmVersion contains. A test compares it with go.mod.
+const helmVersion = "v4.3.1"
+
 func capabilities(req *chartRequest, root *chart.Chart) (*common.Capabilities, *problem) {
 	result := common.DefaultCapabilities.Copy()
 	if req.Kubernetes != "" {
@@ -163,6 +204,9 @@ func capabilities(req *chartRequest, root *chart.Chart) (*common.Capabilities, *
 		}
 		result.KubeVersion = *version
 	}
+	// The library knows neither its patch version nor a commit, and the version of Go could change.
+	result.HelmVersion.Version = helmVersion
+	result.HelmVersion.GoVersion = ""
 	result.APIVersions = common.VersionSet(slices.Clone(req.APIVersions))
 	if wanted := root.Metadata.KubeVersion; wanted != "" &&
 		!chartutil.IsCompatibleRange(wanted, result.KubeVersion.String()) {
@@ -302,28 +346,28 @@ func (r *rendering) sort() *problem {
 }
 
 // indexes finds positions of documents within the output of their template.
-type indexes struct {
-	documents map[string][]string
-	taken     map[string][]bool
-}
+type indexes map[[2]string][]int
 
-func newIndexes(files map[string]string) *indexes {
-	result := &indexes{documents: map[string][]string{}, taken: map[string][]bool{}}
+func newIndexes(files map[string]string) indexes {
+	result := indexes{}
 	for name, text := range files {
-		result.documents[name] = splitDocuments(text)
-		result.taken[name] = make([]bool, len(result.documents[name]))
+		for i, document := range splitDocuments(text) {
+			key := [2]string{name, document}
+			result[key] = append(result[key], i)
+		}
 	}
 	return result
 }
 
-func (x *indexes) next(name, text string) int {
-	for i, document := range x.documents[name] {
-		if document == text && !x.taken[name][i] {
-			x.taken[name][i] = true
-			return i
-		}
+// next returns the position of a document. Equal ones are counted in order.
+func (x indexes) next(name, text string) int {
+	key := [2]string{name, text}
+	positions := x[key]
+	if len(positions) == 0 {
+		return 0
 	}
-	return 0
+	x[key] = positions[1:]
+	return positions[0]
 }
 
 // splitDocuments splits as Helm does. Empty documents do not count.

@@ -10,8 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxFields limits the differences that are reported of one document.
-const maxFields = 100
+// Limits of what is reported.
+const (
+	maxFields      = 100 // of a document
+	maxDifferences = 1000
+	maxCalls       = 50 // of a field
+)
 
 // compare lists fields that differ between two renderings.
 func compare(first, second *rendering) []irreproducible {
@@ -32,6 +36,10 @@ func compare(first, second *rendering) []irreproducible {
 			difference.Document = source
 			// Helpers can flatten files too, so that all calls are possible causes.
 			difference.Calls = append(first.record.callsOf(source), first.sites.flattened...)
+			difference.Calls = difference.Calls[:min(len(difference.Calls), maxCalls)]
+			if len(result) == maxDifferences {
+				return result
+			}
 			result = append(result, difference)
 		}
 	}

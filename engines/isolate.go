@@ -3,12 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 	// Time zones come from the program, if the sandbox hides those of the machine.
@@ -28,16 +29,22 @@ var errNetwork = errors.New("network access is refused")
 // isolate takes away the parts of the process that results could depend on.
 func isolate() {
 	os.Clearenv()
-	// Most requests are small: collect rarely below the limit.
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(memoryLimit())
 	time.Local = time.UTC
 	http.DefaultTransport = refusingTransport{}
 	http.DefaultClient = &http.Client{Transport: refusingTransport{}}
-	log.SetOutput(io.Discard)
 	slog.SetDefault(slog.New(slog.DiscardHandler))
+	// After slog, which redirects the standard logger.
+	log.SetOutput(fatalWriter{})
 	// kustomize prints warnings of deprecated fields.
 	os.Stderr = nil
+}
+
+// limitMemory fits the collector to the limit of the process. The caller can set that until it sends
+// the request.
+func limitMemory() {
+	// Most requests are small: collect rarely below the limit.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(memoryLimit())
 }
 
 // memoryLimit returns the bytes at which the collector works hard, below the limit of the process.
@@ -47,6 +54,24 @@ func memoryLimit() int64 {
 		return maxMemory
 	}
 	return max(int64(limit.Cur)-runtimeTables, minMemory)
+}
+
+// fatalWriter drops messages of the standard logger. Before log.Fatal ends the process, it panics
+// instead, so that only one chart or overlay fails.
+type fatalWriter struct{}
+
+func (fatalWriter) Write(message []byte) (int, error) {
+	callers := make([]uintptr, 16)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	for {
+		frame, more := frames.Next()
+		if strings.HasPrefix(frame.Function, "log.Fatal") || strings.HasPrefix(frame.Function, "log.(*Logger).Fatal") {
+			panic(strings.TrimSpace(string(message)))
+		}
+		if !more {
+			return len(message), nil
+		}
+	}
 }
 
 type refusingTransport struct{}

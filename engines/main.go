@@ -36,7 +36,10 @@ func main() {
 		fail(stderr, exitRequest, errors.New("takes no arguments but --version; a request is read from stdin"))
 	}
 	isolate()
-	req, err := readRequest(os.Stdin)
+	input := bufio.NewReader(os.Stdin)
+	_, _ = input.Peek(1) // waits for the request; readRequest reports an error
+	limitMemory()
+	req, err := readRequest(input)
 	if err != nil {
 		fail(stderr, exitRequest, err)
 	}

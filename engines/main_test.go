@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net/http"
 	"strings"
 	"testing"
@@ -64,6 +65,15 @@ func TestProcessIsIsolated(t *testing.T) {
 	if _, err := http.Get("http://127.0.0.1:1/"); !errors.Is(err, errNetwork) {
 		t.Errorf("got %v", err)
 	}
+	func() {
+		defer func() {
+			if reason := recover(); reason == nil {
+				t.Error("log.Fatal does not panic")
+			}
+		}()
+		log.Print("is dropped")
+		log.Fatal("message")
+	}()
 	if time.Now().Location() != time.UTC {
 		t.Error("the time zone is not UTC")
 	}

@@ -52,7 +52,7 @@ func renderKustomization(req *kustomizationRequest) (answer *kustomizationAnswer
 	text, err := build(fileSystem, path.Join("/", folder))
 	if err != nil {
 		answer.Errors = append(answer.Errors, kustomizationError{
-			Code: errorCode(err), Message: err.Error(), File: kustomizationFile(req.Files, path.Clean(folder)),
+			Code: errorCode(err), Message: shortened(err.Error()), File: kustomizationFile(req.Files, path.Clean(folder)),
 		})
 		return answer
 	}
@@ -79,7 +79,7 @@ func build(fileSystem filesys.FileSystem, folder string) (string, error) {
 }
 
 func (a *kustomizationAnswer) addError(code string, err error) {
-	a.Errors = append(a.Errors, kustomizationError{Code: code, Message: err.Error()})
+	a.Errors = append(a.Errors, kustomizationError{Code: code, Message: shortened(err.Error())})
 }
 
 // errorCode recognizes refusals that the scan did not foresee.

@@ -13,6 +13,9 @@ import (
 
 const lookupName = "lookup"
 
+// maxLookups limits the different lookups that are recorded of one chart.
+const maxLookups = 10_000
+
 var sprigFunctions = sprig.TxtFuncMap()
 
 // isRecorded reports whether calls of a function are recorded.
@@ -45,7 +48,7 @@ func newRecord(s *sites, pass int) *record {
 // functions returns those that replace Helm's.
 func (r *record) functions() template.FuncMap {
 	functions := template.FuncMap{
-		enterName: func(index int, data map[string]any) string {
+		r.sites.enter: func(index int, data map[string]any) string {
 			r.current = index
 			if r.sites.hasTwins {
 				replaceFiles(data, r.pass)
@@ -89,7 +92,7 @@ func (r *record) inNotes() bool {
 
 func (r *record) lookup(place *site) any {
 	return func(apiVersion, kind, namespace, name string) (map[string]any, error) {
-		if !r.inNotes() {
+		if !r.inNotes() && len(r.lookedUp) < maxLookups {
 			at := r.place(lookupName, place)
 			r.lookedUp[lookup{
 				Template: at.template, Line: at.line,

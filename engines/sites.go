@@ -33,7 +33,10 @@ type insertion struct {
 // called. Each call therefore gets a name of its own, such as `lookup__site3`, and each template
 // begins with a call that announces it.
 type sites struct {
-	root        string
+	root string
+	// enter is the name of the function that announces a template. It depends on all files, so that
+	// no template can call it.
+	enter       string
 	all         []site
 	templates   []string
 	releaseUses []releaseUse
@@ -44,14 +47,11 @@ type sites struct {
 	flattened []call
 }
 
-const (
-	siteMark  = "__site"
-	enterName = "pleach__enter"
-)
+const siteMark = "__site"
 
 // instrument replaces the templates of a chart and its subcharts.
-func instrument(root *chart.Chart) *sites {
-	s := &sites{root: root.Name(), columns: map[string][]insertion{}, releaseUses: []releaseUse{}}
+func instrument(root *chart.Chart, digest string) *sites {
+	s := &sites{root: root.Name(), enter: "enter_" + digest, columns: map[string][]insertion{}, releaseUses: []releaseUse{}}
 	s.hasTwins = hasTwins(root)
 	s.addChart(root)
 	sort.SliceStable(s.releaseUses, func(i, j int) bool {
@@ -123,7 +123,7 @@ func (s *sites) rewrite(name, text string, lines *lines, calls []*parse.Identifi
 		})
 		out.WriteString(added)
 	}
-	insert(0, fmt.Sprintf("{{%s %d .}}", enterName, len(s.templates)))
+	insert(0, fmt.Sprintf("{{%s %d .}}", s.enter, len(s.templates)))
 	s.templates = append(s.templates, s.short(name))
 	written := 0
 	for _, node := range calls {
