@@ -31,9 +31,10 @@ engines: tools-engines ## Build pleach-engines, which renders charts and overlay
 engines-tools: tools-engines ## Build helm and kustomize into the cache, for `make interop`
 	engines/build.sh tools
 
-interop: tools-engines engines-tools ## Test pleach-engines, and compare it with helm and kustomize
+interop: engines engines-tools ## Test pleach-engines, and compare it with helm and kustomize
 	cd engines && CGO_ENABLED=0 go vet ./...
-	cd engines && CGO_ENABLED=0 PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" go test -count=1 ./...
+	cd engines && CGO_ENABLED=0 PLEACH_ENGINES="$(CURDIR)/target/engines/pleach-engines" \
+		PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" go test -count=1 ./...
 
 words: ## List words of the banned list, for a review
 	tools/banned-words.sh

@@ -18,9 +18,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	referees := os.Getenv("PLEACH_REFEREES")
+	refereesFolder, program = os.Getenv("PLEACH_REFEREES"), os.Getenv("PLEACH_ENGINES")
 	isolate()
-	refereesFolder = referees
 	os.Exit(m.Run())
 }
 
