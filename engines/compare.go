@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
+	"path"
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 )
@@ -34,47 +37,78 @@ func compare(first, second *rendering) []irreproducible {
 		source := first.sites.short(name)
 		for _, difference := range compareFiles(first.files[name], second.files[name]) {
 			difference.Document = source
-			// Helpers can flatten files too, so that all calls are possible causes.
-			difference.Calls = append(first.record.callsOf(source), first.sites.flattened...)
-			difference.Calls = difference.Calls[:min(len(difference.Calls), maxCalls)]
+			difference.Calls = first.causes(source, difference.value)
 			if len(result) == maxDifferences {
 				return result
 			}
-			result = append(result, difference)
+			result = append(result, difference.irreproducible)
 		}
 	}
 	return result
 }
 
-func compareFiles(first, second string) []irreproducible {
+// causes lists the calls whose result is in the value of a field, or else all while the template was
+// executed.
+func (r *rendering) causes(source, value string) []call {
+	calls := r.record.callsOf(source)
+	for _, flattened := range r.sites.flattened {
+		// Helpers can flatten files too.
+		if flattened.Template == source || strings.HasPrefix(path.Base(flattened.Template), "_") {
+			calls = append(calls, flattened)
+		}
+	}
+	decoded, _ := base64.StdEncoding.DecodeString(value)
+	certain := slices.DeleteFunc(slices.Clone(calls), func(c call) bool {
+		return !slices.ContainsFunc(r.record.results[c], func(text string) bool {
+			return strings.Contains(value, text) || strings.Contains(string(decoded), text)
+		})
+	})
+	if len(certain) > 0 {
+		calls = certain
+	}
+	return calls[:min(len(calls), maxCalls)]
+}
+
+// difference is a field that differs, with its value in the first document.
+type difference struct {
+	irreproducible
+	value string
+}
+
+func compareFiles(first, second string) []difference {
 	a, b := splitDocuments(first), splitDocuments(second)
 	if len(a) != len(b) {
-		return []irreproducible{{}}
+		return []difference{{value: first}}
 	}
-	var result []irreproducible
+	var result []difference
 	for i := range a {
-		for _, field := range compareDocuments(a[i], b[i]) {
-			result = append(result, irreproducible{Index: i, Field: field})
+		for _, found := range compareDocuments(a[i], b[i]) {
+			found.Index = i
+			result = append(result, found)
 		}
 	}
 	return result
 }
 
-// compareDocuments returns the paths of fields that differ. Comments and layout do not count.
-func compareDocuments(first, second string) []string {
+// compareDocuments returns the fields that differ. Comments and layout do not count.
+func compareDocuments(first, second string) []difference {
 	if first == second {
 		return nil
 	}
 	var a, b any
 	if yaml.Unmarshal([]byte(first), &a) != nil || yaml.Unmarshal([]byte(second), &b) != nil {
-		return []string{""}
+		return []difference{{value: first}}
 	}
 	return differences(a, b, "", nil)
 }
 
 var plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 
-func differences(a, b any, path string, found []string) []string {
+func newDifference(field string, value any) difference {
+	return difference{irreproducible: irreproducible{Field: field}, value: fmt.Sprint(value)}
+}
+
+func differences(a, b any, path string, found []difference) []difference {
 	if len(found) >= maxFields || reflect.DeepEqual(a, b) {
 		return found
 	}
@@ -93,7 +127,7 @@ func differences(a, b any, path string, found []string) []string {
 			valueB, inB := mapB[key]
 			child := path + keyPath(key)
 			if inA != inB {
-				found = append(found, child)
+				found = append(found, newDifference(child, valueA))
 			} else {
 				found = differences(valueA, valueB, child, found)
 			}
@@ -108,7 +142,7 @@ func differences(a, b any, path string, found []string) []string {
 		}
 		return found
 	}
-	return append(found, path)
+	return append(found, newDifference(path, a))
 }
 
 func keyPath(key string) string {

@@ -14,6 +14,12 @@ import (
 
 const lookupName = "lookup"
 
+// Results that are retained of a call: their number and shortest length.
+const (
+	maxResults = 100
+	minResult  = 4
+)
+
 // maxLookups limits the different lookups that are recorded of one chart.
 const maxLookups = 10_000
 
@@ -34,6 +40,8 @@ type record struct {
 	seen     map[call]bool
 	byFile   map[string]map[call]bool
 	lookedUp map[lookup]bool
+	// results are texts that calls returned.
+	results map[call][]string
 	// counts makes two calls with equal arguments differ.
 	counts map[string]int
 }
@@ -41,7 +49,7 @@ type record struct {
 func newRecord(s *sites, pass int) *record {
 	return &record{
 		sites: s, pass: pass, current: -1,
-		seen: map[call]bool{}, byFile: map[string]map[call]bool{}, lookedUp: map[lookup]bool{},
+		seen: map[call]bool{}, byFile: map[string]map[call]bool{}, lookedUp: map[lookup]bool{}, results: map[call][]string{},
 		counts: map[string]int{},
 	}
 }
@@ -114,19 +122,20 @@ func (r *record) standIn(name string, place *site) any {
 		context := &standInCall{record: r, name: name, original: original, arguments: arguments}
 		results := wrapped(context)
 		if !context.isStable {
-			r.add(name, place)
+			r.add(name, place, results[0])
 		}
 		return results
 	}).Interface()
 }
 
-func (r *record) add(function string, place *site) {
+func (r *record) add(function string, place *site, result reflect.Value) {
 	if r.inNotes() {
 		return
 	}
 	at := r.place(function, place)
 	called := call{Function: function, Template: at.template, Line: at.line}
 	r.seen[called] = true
+	r.addResult(called, result)
 	if r.current < 0 || r.current >= len(r.sites.templates) {
 		return
 	}
@@ -135,6 +144,21 @@ func (r *record) add(function string, place *site) {
 		r.byFile[file] = map[call]bool{}
 	}
 	r.byFile[file][called] = true
+}
+
+// addResult retains texts that are long enough to be recognized.
+func (r *record) addResult(called call, result reflect.Value) {
+	if result.Kind() == reflect.Struct && result.NumField() == 2 { // a certificate
+		for _, name := range []string{"Cert", "Key"} {
+			if field := result.FieldByName(name); field.IsValid() {
+				r.addResult(called, field)
+			}
+		}
+		return
+	}
+	if texts := r.results[called]; result.Kind() == reflect.String && result.Len() >= minResult && len(texts) < maxResults {
+		r.results[called] = append(texts, result.String())
+	}
 }
 
 func (r *record) calls() []call {
