@@ -208,11 +208,11 @@ func capabilities(req *chartRequest, root *chart.Chart) (*common.Capabilities, *
 	result.HelmVersion.Version = helmVersion
 	result.HelmVersion.GoVersion = ""
 	result.APIVersions = common.VersionSet(slices.Clone(req.APIVersions))
-	if wanted := root.Metadata.KubeVersion; wanted != "" &&
-		!chartutil.IsCompatibleRange(wanted, result.KubeVersion.String()) {
+	if required := root.Metadata.KubeVersion; required != "" &&
+		!chartutil.IsCompatibleRange(required, result.KubeVersion.String()) {
 		return nil, fileProblem("Chart.yaml", fmt.Errorf(
 			"chart requires kubeVersion: %s which is incompatible with Kubernetes %s",
-			wanted, result.KubeVersion.Version))
+			required, result.KubeVersion.Version))
 	}
 	return result, nil
 }

@@ -19,7 +19,7 @@ type chartRequest struct {
 	Values      json.RawMessage   `json:"values"`
 	Kubernetes  string            `json:"kubernetes"`
 	APIVersions []string          `json:"apiVersions"`
-	// Lookups says whether the caller accepts calls of lookup. The answer names them either way.
+	// Lookups is whether the caller accepts calls of lookup. The answer names them either way.
 	Lookups bool `json:"lookups"`
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"sort"
@@ -42,7 +43,7 @@ type sites struct {
 	releaseUses []releaseUse
 	// columns lists the insertions of each template by its full name.
 	columns map[string][]insertion
-	// hasTwins says that .Files.AsConfig can depend on chance. flattened lists its calls then.
+	// hasTwins reports that .Files.AsConfig can depend on chance. flattened lists its calls then.
 	hasTwins  bool
 	flattened []call
 }
@@ -94,9 +95,12 @@ func (s *sites) addTemplate(name, text string) string {
 	}
 	lines := newLines(text)
 	found := &finder{text: text}
-	for _, tree := range trees {
-		found.walk(tree.Root)
+	for _, name := range slices.Sorted(maps.Keys(trees)) {
+		found.walk(trees[name].Root)
 	}
+	// Nodes of several trees, in the order of the text.
+	sort.SliceStable(found.uses, func(i, j int) bool { return found.uses[i].offset < found.uses[j].offset })
+	sort.SliceStable(found.flattened, func(i, j int) bool { return found.flattened[i].offset < found.flattened[j].offset })
 	if !isNotes(name) {
 		for _, use := range found.uses {
 			s.releaseUses = append(s.releaseUses, releaseUse{
