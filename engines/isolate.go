@@ -19,9 +19,9 @@ import (
 // Of the limit of the process for data, tables of the Go runtime take a part that it does not count,
 // though most of their pages are never touched.
 const (
-	runtimeTables = 76 << 20
-	minMemory     = 40 << 20
-	maxMemory     = 512 << 20
+	runtimeTables = 70 << 20
+	minMemory     = 32 << 20
+	maxData       = 512 << 20
 )
 
 var errNetwork = errors.New("network access is refused")
@@ -50,10 +50,11 @@ func limitMemory() {
 // memoryLimit returns the bytes at which the collector works hard, below the limit of the process.
 func memoryLimit() int64 {
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_DATA, &limit); err != nil || limit.Cur > runtimeTables+maxMemory {
-		return maxMemory
+	if err := syscall.Getrlimit(syscall.RLIMIT_DATA, &limit); err != nil || limit.Cur > maxData {
+		limit.Cur = maxData
 	}
-	return max(int64(limit.Cur)-runtimeTables, minMemory)
+	// The heap exceeds the limit of the collector for moments.
+	return max((int64(limit.Cur)-runtimeTables)/5*3, minMemory)
 }
 
 // fatalWriter drops messages of the standard logger. Before log.Fatal ends the process, it panics
