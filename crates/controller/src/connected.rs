@@ -124,16 +124,12 @@ impl Connected {
 
     /// Records the sync request for a release of another environment. Returns whether it is new.
     pub(super) fn is_new_request(&mut self, release: &ReleaseSummary) -> bool {
-        match &release.user_requests.sync {
-            Some(request) => {
-                let known = self.others.insert(release.name.clone(), request.clone());
-                known.as_ref() != Some(request)
-            }
-            None => {
-                self.others.remove(&release.name);
-                false
-            }
-        }
+        let Some(request) = &release.user_requests.sync else {
+            self.others.remove(&release.name);
+            return false;
+        };
+        let known = self.others.insert(release.name.clone(), request.clone());
+        known.as_ref() != Some(request)
     }
 
     /// Records the state of a release, and returns the changes.

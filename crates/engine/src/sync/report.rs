@@ -82,6 +82,7 @@ impl Failure {
     }
 
     /// Adds the next step.
+    #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
