@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-nodes demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-nodes demo sandbox macos test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -109,6 +109,9 @@ bench: tools-bench controlplane ## Measure pleach and kubectl on the same work (
 dist: tools-dist ## Build the artifacts of a release into dist/, from a clean commit
 	@[[ -z "$${COSIGN_KEY:-}" ]] || export COSIGN_KEY=$$(realpath -- "$$COSIGN_KEY"); \
 	$(MAKE) --no-print-directory --directory dist
+
+macos: tools-build ## Check that the program compiles for macOS; needs zig and the tools of dist
+	@$(MAKE) --no-print-directory --directory dist macos
 
 deny: tools-build ## Check licenses, banned crates and sources of dependencies; ADVISORIES=1 also fetches and checks advisories
 	@$(MAKE) --no-print-directory --directory dist deny ADVISORIES="$(ADVISORIES)"

@@ -153,14 +153,10 @@ struct Plan {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
+    ensure_sandbox()?;
     let mut plan = planned(ctx, &args).await?;
     if let Err(error) = pleach_files::remove_abandoned() {
         tracing::warn!(%error, "cannot remove the files of previous runs");
-    }
-    if !sandbox::restricts_files() {
-        tracing::warn!(
-            "the kernel has no Landlock: a vulnerability in the processes that fetch and render could read any file of the controller"
-        );
     }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);
@@ -296,6 +292,22 @@ fn own_release(target: Option<Target>) -> Result<Option<ReleaseName>, CliError> 
         environment,
         release,
     }))
+}
+
+/// Refuses systems that cannot restrict the processes that fetch and render.
+fn ensure_sandbox() -> Result<(), CliError> {
+    if !sandbox::IS_SUPPORTED {
+        return Err(
+            CliError::new(Kind::Failed, "the controller runs on Linux only")
+                .hint("without a controller: pleach apply"),
+        );
+    }
+    if !sandbox::restricts_files() {
+        tracing::warn!(
+            "the kernel has no Landlock: a vulnerability in the processes that fetch and render could read any file of the controller"
+        );
+    }
+    Ok(())
 }
 
 impl From<ServerError> for CliError {

@@ -4,9 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, nice, prlimit,
-    set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, nice, setrlimit,
 };
+
+use crate::sandbox::{IS_SUPPORTED, UNSUPPORTED};
 
 /// Upper limit of the address space, in bytes. A process uses only a part of it; sane repositories
 /// need less.
@@ -22,9 +23,13 @@ const PART: u64 = 6;
 /// Seconds of CPU time between the signal of the soft limit and the kill at the hard limit.
 const CPU_GRACE: u64 = 5;
 /// Limits of a process that renders charts: memory and address space in bytes, CPU time, files.
-const ENGINE_MEMORY: u64 = 128 << 20;
+#[cfg(target_os = "linux")]
+const ENGINE_MEMORY: u64 = 256 << 20;
+#[cfg(target_os = "linux")]
 const ENGINE_ADDRESSES: u64 = 1 << 30;
+#[cfg(target_os = "linux")]
 const ENGINE_CPU: Duration = Duration::from_mins(1);
+#[cfg(target_os = "linux")]
 const ENGINE_FILES: u64 = 32;
 /// Maximum number of open files.
 const FILES: u64 = 256;
@@ -55,9 +60,14 @@ pub fn memory_of_one() -> u64 {
 }
 
 /// Permanently limits memory, CPU time and open files of this process. The kernel kills the process
-/// when its parent ends, and first of all processes when memory runs out.
+/// when its parent ends, and first of all processes when memory runs out. Systems other than Linux
+/// cannot do this, and the call fails.
 pub fn bound(time: Duration) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if !IS_SUPPORTED {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED));
+    }
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     for (resource, limit, grace) in [
         (Resource::As, MEMORY, 0),
         (Resource::Data, memory_of_one(), 0),
@@ -81,7 +91,9 @@ pub fn bound(time: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits memory, CPU time and open files of another process, which renders charts.
+/// Limits memory, CPU time and open files of another process, which renders charts. Systems other
+/// than Linux cannot do this, and the call fails.
+#[cfg(target_os = "linux")]
 pub fn bound_engine(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     let id = id.ok_or(io::ErrorKind::InvalidInput)?;
@@ -99,9 +111,14 @@ pub fn bound_engine(process: u32) -> io::Result<()> {
             current: least(limit),
             maximum: least(limit + grace),
         };
-        prlimit(Some(id), resource, limit)?;
+        rustix::process::prlimit(Some(id), resource, limit)?;
     }
     Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn bound_engine(_: u32) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED))
 }
 
 /// Limits the size of files that this process writes, in bytes. The kernel kills the process at a
