@@ -148,6 +148,38 @@ fn environments_are_shared_and_a_replica_that_ends_is_followed_within_6_seconds(
 }
 
 #[test]
+fn a_sync_request_brings_new_branches_to_all_replicas_within_10_seconds() {
+    let mut fleet = fleet("replica-fresh", "{interval: 1h}");
+    let one = fleet.replica("fresh-one", &[]);
+    let two = fleet.replica("fresh-two", &[]);
+    fleet.until_there(&[&one, &two]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    // One replica leads the environment of the request, and both lead new ones.
+    let new: Vec<String> = (0..20).map(|number| format!("fresh-{number}")).collect();
+    for name in &new {
+        fleet.repo.git(&["branch", &format!("env/{name}")]).unwrap();
+    }
+    // A new environment has no release that could carry the request.
+    fleet
+        .run(&["sync", "replica-fresh/none"])
+        .ended_with(1)
+        .says("`pleach sync replica-fresh/web` lets it fetch now");
+    let requested = Instant::now();
+    fleet.run(&["sync", "replica-fresh/web"]).ended_with(0);
+    fleet.until("each new environment to have one leader", |_| {
+        let led = |name: &&String| u8::from(one.leads(name)) + u8::from(two.leads(name));
+        new.iter().all(|name| led(&name) == 1).then_some(())
+    });
+    let took = requested.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(new.iter().any(|name| one.leads(name)));
+    assert!(new.iter().any(|name| two.leads(name)));
+    one.stopped();
+    two.stopped();
+}
+
+#[test]
 fn a_replica_that_is_killed_in_the_middle_of_a_run_is_followed_within_15_seconds() {
     let mut fleet = fleet("replica-kill", "{interval: 1s}");
     let one = fleet.replica("kill-one", &[]);
