@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-nodes demo sandbox macos test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-engines test-nodes demo sandbox macos test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -75,6 +75,10 @@ chaos: tools-chaos controlplane build ## Disturb pleach wherever it can be (hour
 
 facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new version of Kubernetes
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test facts
+
+# Charts and overlays need the program of engines/, which needs Go.
+test-engines: tools-engines engines ## Test charts and overlays with the real pleach-engines
+	PLEACH_ENGINES=$$(pwd)/target/engines/pleach-engines cargo test --workspace --all-features --test it -- --ignored charts::
 
 # Real nodes use control groups, devices and mounts of the machine, in namespaces of their own.
 # PLEACH_IMAGE=dist/pleach-image.oci.tar starts with the image of a release.

@@ -3,6 +3,7 @@
 mod add;
 mod bad_input;
 mod bootstrap;
+mod charts;
 mod comment;
 mod completion;
 mod diff;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use pleach_files::bounds::bound_engine;
 use pleach_files::sandbox::{Work, confine_thread};
 use pleach_model::engines::{EngineAnswer, EngineRequest, Engines, EnginesError};
+use pleach_model::object::Digest;
 
 /// Name of the program.
 const PROGRAM: &str = "pleach-engines";
@@ -95,7 +96,8 @@ fn is_program(path: &Path) -> bool {
 pub struct EngineRunner {
     search: EngineSearch,
     relay: Option<Mutex<Relay>>,
-    retained: Mutex<Vec<(Vec<u8>, Arc<EngineAnswer>)>>,
+    /// Answers by the digest of their request.
+    retained: Mutex<Vec<(Digest, Arc<EngineAnswer>)>>,
     failed: AtomicBool,
 }
 
@@ -152,9 +154,10 @@ impl Engines for EngineRunner {
     fn run(&self, request: &EngineRequest) -> Result<EngineAnswer, EnginesError> {
         let failed = |error: serde_json::Error| EnginesError::Failed(error.to_string());
         let request = serde_json::to_vec(request).map_err(failed)?;
+        let digest = Digest::of(&request);
         let known = {
             let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = retained.iter().find(|(known, _)| *known == request);
+            let known = retained.iter().find(|(known, _)| *known == digest);
             known.map(|(_, answer)| Arc::clone(answer))
         };
         if let Some(answer) = known {
@@ -175,7 +178,7 @@ impl Engines for EngineRunner {
         if retained.len() == RETAINED {
             retained.remove(0);
         }
-        retained.push((request, Arc::new(answer.clone())));
+        retained.push((digest, Arc::new(answer.clone())));
         Ok(answer)
     }
 }

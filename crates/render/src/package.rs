@@ -3,6 +3,7 @@
 //! Packages are untrusted. They are unpacked in memory, with limits on the number of files, their
 //! size and the ratio of compression. Links, devices and paths that leave the chart are refused.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 
@@ -105,58 +106,71 @@ impl Budget {
                 format!("{} MiB of files", MOST_BYTES >> 20)
             })
         };
-        // One byte more than allowed shows that there is more.
-        let unpacked = MultiGzDecoder::new(package).take(limit as u64 + 1);
-        let mut archive = Archive::new(unpacked);
-        let mut files = EngineFiles::new();
-        for entry in archive.entries()? {
-            let mut entry = match entry {
-                Ok(entry) => entry,
-                Err(_) if is_used_up(&files, limit) => return Err(too_much()),
-                Err(error) => return Err(error.into()),
-            };
-            self.entries = self.entries.checked_sub(1).ok_or_else(|| {
-                PackageError::TooMuch(format!("{MOST_ENTRIES} files and folders"))
-            })?;
-            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            match entry.header().entry_type() {
-                EntryType::Regular | EntryType::Continuous => {}
-                EntryType::Directory | EntryType::XGlobalHeader => continue,
-                _ => {
-                    let why = "is neither a file nor a folder";
-                    return Err(PackageError::Entry { path: name, why });
-                }
-            }
-            let path = within(&name).map_err(|why| PackageError::Entry {
-                path: name.clone(),
-                why,
-            })?;
-            if entry.size() > limit as u64 {
-                return Err(too_much());
-            }
-            let mut content = Vec::new();
-            let is_read = entry.read_to_end(&mut content);
-            let used: usize = files.values().map(Bytes::len).sum();
-            if used + content.len() > limit {
-                return Err(too_much());
-            }
-            is_read?;
-            if files.insert(path, content.into()).is_some() {
-                let why = "is there twice";
-                return Err(PackageError::Entry { path: name, why });
-            }
+        let exceeded = Cell::new(false);
+        let read = self.read(Limited {
+            inner: MultiGzDecoder::new(package),
+            left: limit,
+            exceeded: &exceeded,
+        });
+        if exceeded.get() {
+            return Err(too_much());
         }
+        let files = read?;
         let used: usize = files.values().map(Bytes::len).sum();
         self.bytes = self.bytes.saturating_sub(used);
         Ok(files)
     }
+
+    fn read(&mut self, archive: impl io::Read) -> Result<EngineFiles, PackageError> {
+        let mut archive = Archive::new(archive);
+        let mut files = EngineFiles::new();
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            self.entries = self.entries.checked_sub(1).ok_or_else(|| {
+                PackageError::TooMuch(format!("{MOST_ENTRIES} files and folders"))
+            })?;
+            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+            let refuse = |why| PackageError::Entry {
+                path: name.clone(),
+                why,
+            };
+            match entry.header().entry_type() {
+                EntryType::Regular | EntryType::Continuous => {}
+                EntryType::Directory | EntryType::XGlobalHeader => continue,
+                _ => return Err(refuse("is neither a file nor a folder")),
+            }
+            let path = within(&name).map_err(refuse)?;
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content)?;
+            if files.insert(path, content.into()).is_some() {
+                return Err(refuse("is there twice"));
+            }
+        }
+        Ok(files)
+    }
 }
 
-/// Returns whether the files leave no space for a further header of an archive.
-fn is_used_up(files: &EngineFiles, limit: usize) -> bool {
-    let headers = files.len() * 1024;
-    let used: usize = files.values().map(Bytes::len).sum();
-    used + headers + 1024 > limit
+/// Reader that fails beyond a number of bytes.
+struct Limited<'a, R> {
+    inner: R,
+    left: usize,
+    exceeded: &'a Cell<bool>,
+}
+
+impl<R: io::Read> io::Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        match self.left.checked_sub(read) {
+            Some(left) => {
+                self.left = left;
+                Ok(read)
+            }
+            None => {
+                self.exceeded.set(true);
+                Err(io::ErrorKind::FileTooLarge.into())
+            }
+        }
+    }
 }
 
 /// Returns the folder that replaces the package of a subchart.
@@ -192,6 +206,9 @@ pub fn folder_digest(files: &BTreeMap<String, Bytes>) -> String {
         let mut header = Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         // Writing to a hash cannot fail, and a longer path gets an entry of its own.
         let _written = archive.append_data(&mut header, path, &**content);
     }
@@ -276,8 +293,10 @@ mod tests {
 
     #[test]
     fn a_package_that_leaves_its_limits_is_refused() {
-        let many: Vec<(&str, EntryType, &[u8])> =
-            vec![("web/", EntryType::Directory, b""); MOST_ENTRIES + 1];
+        let noise = (0..100_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[1]);
+        let noise: Vec<u8> = noise.collect();
+        let mut many: Vec<(&str, EntryType, &[u8])> = vec![("web/noise", FILE, &noise)];
+        many.resize(MOST_ENTRIES + 1, ("web/", EntryType::Directory, b""));
         let zeros = vec![0; 2 << 20];
         let half = vec![0; 700 << 10];
         let mut nested = package(&[("a/Chart.yaml", FILE, b"")]);
@@ -356,7 +375,7 @@ mod tests {
         let digest = folder_digest(&files);
         assert_eq!(
             digest,
-            "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+            "sha256:e405fbe7b7d35274bf88241f3959312e334d0f9e10714e4fe84bff9caa0cf5a4"
         );
         let mut other = files.clone();
         other.insert("b".to_owned(), Bytes::new());

@@ -357,12 +357,12 @@ manifests/web/v1.0.0/web.yaml:10: error: Foo a (example.org/v2) is not served by
         case("a Secret that is not base64, whose value is not shown", WEB_FILE, "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  key: hunter2!\n", "\
 manifests/web/v1.0.0/web.yaml:5: error: "),
         case("a kustomization", "manifests/web/v1.0.0/kustomization.yaml", "resources: []\n", "\
-manifests/web/v1.0.0/kustomization.yaml: error: kustomizations are not supported: the files beside it would be rendered without it
-  hint: render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here
+manifests/web/v1.0.0/kustomization.yaml: error: no bundle.yaml or version.yaml names this kustomization: the files beside it would be rendered without it
+  hint: write `kustomize: {path: FOLDER}` with its folder, relative to that of the version
 "),
         case("a chart", "manifests/web/v1.0.0/Chart.yaml", "name: x\n", "\
-manifests/web/v1.0.0/Chart.yaml: error: Helm charts are not supported: the files beside it use another template language
-  hint: render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here
+manifests/web/v1.0.0/Chart.yaml: error: no bundle.yaml or version.yaml names this chart: the files beside it use another template language
+  hint: write `charts: [{path: FOLDER}]` with its folder, relative to that of the version
 "),
         case("a file of ours among manifests", "manifests/web/v1.0.0/bundle.yaml", BUNDLE, "\
 manifests/web/v1.0.0/bundle.yaml:1: error: a pleach file is among the manifests

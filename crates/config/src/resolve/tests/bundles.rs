@@ -70,12 +70,12 @@ fn a_bundle_is_refused(#[case] text: &str, #[case] expected: &str) {
 #[case(
     "deep/kustomization.yaml",
     "a: 1",
-    "kustomizations are not supported: the files beside it would be rendered without it (render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here)"
+    "no bundle.yaml or version.yaml names this kustomization: the files beside it would be rendered without it (write `kustomize: {path: FOLDER}` with its folder, relative to that of the version)"
 )]
 #[case(
     "Chart.yaml",
     "a: 1",
-    "Helm charts are not supported: the files beside it use another template language (render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here)"
+    "no bundle.yaml or version.yaml names this chart: the files beside it use another template language (write `charts: [{path: FOLDER}]` with its folder, relative to that of the version)"
 )]
 #[case(
     "a.yaml",

@@ -244,10 +244,10 @@ fn jobs_of_hooks_run_once_in_order() {
         [
             "ConfigMap/shop/settings",
             "Deployment.apps/shop/web",
-            "Job.batch/shop/after run=once stage=resources after=Deployment/web",
+            "Job.batch/shop/after after=Deployment/web run=once stage=resources",
             "Job.batch/shop/first run=once stage=services",
-            "Job.batch/shop/last run=once stage=resources after=Job/after",
-            "Job.batch/shop/second run=once stage=services after=Job/first",
+            "Job.batch/shop/last after=Job/after run=once stage=resources",
+            "Job.batch/shop/second after=Job/first run=once stage=services",
         ]
     );
 }
@@ -273,7 +273,7 @@ fn in_the_stage_of_a_chart_its_workloads_follow_its_hooks() {
         [
             "ConfigMap/shop/a stage=workloads",
             "Deployment.apps/shop/web after=Job/before stage=workloads",
-            "Job.batch/shop/after run=once stage=workloads after=Deployment/web",
+            "Job.batch/shop/after after=Deployment/web run=once stage=workloads",
             "Job.batch/shop/before run=once stage=workloads",
         ]
     );
@@ -317,7 +317,7 @@ fn findings_of_charts_have_places_and_hints() {
         (
             "no YAML",
             json!({"documents": [document("templates/a.yaml", "a: b: c\n")]}),
-            "yaml charts/a/templates/a.yaml: the output of the template is not YAML: mapping values are not allowed in this context (line 1, column 5 of the output)",
+            "yaml charts/a/templates/a.yaml: the output of the template is not YAML: `:` is not allowed here; check the indentation, or put the string in quotes (line 1, column 5 of the output)",
         ),
         (
             "a fact of a release",

@@ -1,0 +1,250 @@
+//! Charts and overlays that the real `pleach-engines` renders. `make test-engines` builds the program
+//! and runs the ignored tests.
+
+use std::fs;
+
+use super::{Folder, Run};
+
+const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
+const CONFIG_MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-settings\n  labels: {app.kubernetes.io/managed-by: {{ .Release.Service }}}\ndata:\n  size: {{ .Values.size | quote }}\n  color: {{ .Values.color }}\n  kubernetes: {{ .Capabilities.KubeVersion.Version }}\n  gears: {{ .Capabilities.APIVersions.Has \"example.org/v1/Gear\" | quote }}\n";
+const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: migrate, annotations: {helm.sh/hook: pre-upgrade}}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}\n";
+const CRD: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gears.example.org}\nspec:\n  group: example.org\n  names: {kind: Gear, plural: gears}\n  scope: Cluster\n  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]\n";
+
+/// Creates a repository with a bundle `web` and these files below it.
+fn folder(bundle: &str, files: &[(&str, &str)]) -> Folder {
+    let folder = Folder::with(&[
+        ("pleach.yaml", &format!("{HEADER}: Repository\nid: fleet\n")),
+        (
+            "environments/dev.yaml",
+            &format!(
+                "{HEADER}: Environment\ncluster: {{kubernetes: \"1.36\"}}\nvalues: {{unknown: 1}}\n\
+                 releases: [{{bundle: web, namespace: shop, values: {{size: 3}}}}]\n"
+            ),
+        ),
+        (
+            "manifests/web/bundle.yaml",
+            &format!("{HEADER}: Bundle\n{bundle}"),
+        ),
+    ]);
+    for (path, content) in files {
+        folder.write(&format!("manifests/web/{path}"), content);
+    }
+    folder
+}
+
+fn with_program(folder: &Folder, arguments: &[&str]) -> Run {
+    let program =
+        std::env::var_os("PLEACH_ENGINES").expect("make test-engines sets PLEACH_ENGINES");
+    folder.finish(folder.command(arguments).env("PLEACH_ENGINES", program))
+}
+
+fn chart() -> Folder {
+    let schema = r#"{"additionalProperties": false, "properties": {"size": {"type": "integer"}, "color": {"type": "string"}}}"#;
+    folder(
+        "charts: [{path: chart}]\n",
+        &[
+            (
+                "chart/Chart.yaml",
+                "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+            ),
+            ("chart/values.yaml", "size: 1\ncolor: red\n"),
+            ("chart/values.schema.json", schema),
+            ("chart/templates/settings.yaml", CONFIG_MAP),
+            ("chart/templates/job.yaml", JOB),
+            ("gears.yaml", CRD),
+        ],
+    )
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn a_chart_renders_with_values_capabilities_and_hooks() {
+    let folder = chart();
+    let run = with_program(&folder, &["render", "dev"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    for expected in [
+        "name: web-settings",
+        "namespace: shop",
+        "size: \"3\"",
+        "color: red",
+        "kubernetes: v1.36.0",
+        "gears: \"true\"",
+        "app.kubernetes.io/managed-by: pleach",
+        "pleach.dev/run: once",
+        "pleach.dev/stage: services",
+    ] {
+        assert!(run.stdout.contains(expected), "{expected}: {}", run.shown());
+    }
+    let lint = with_program(&folder, &["lint"]);
+    assert_eq!(lint.code, 0, "{}", lint.shown());
+    let again = with_program(&folder, &["render", "dev"]);
+    assert_eq!(run.stdout, again.stdout);
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn charts_that_are_not_pure_are_refused_with_their_lines() {
+    let folder = chart();
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  password: {{ randAlphaNum 12 }}\n";
+    let asking = "{{ $a := lookup \"v1\" \"Secret\" \"one\" \"two\" }}\n";
+    let failing = "\n{{ fail \"no luck\" }}\n";
+    for (name, text, expected) in [
+        (
+            "secret",
+            secret,
+            "manifests/web/chart/templates/file.yaml:5",
+        ),
+        (
+            "lookup",
+            asking,
+            "manifests/web/chart/templates/file.yaml:1",
+        ),
+        ("fail", failing, "manifests/web/chart/templates/file.yaml:2"),
+    ] {
+        folder.write("manifests/web/chart/templates/file.yaml", text);
+        let run = with_program(&folder, &["render", "dev"]);
+        assert_eq!(run.code, 3, "{name}: {}", run.shown());
+        assert!(run.stderr.contains(expected), "{name}: {}", run.shown());
+    }
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn an_overlay_renders_and_reads_nothing_else() {
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
+    let folder = folder(
+        "kustomize: {path: overlays/one}\npatches: [{target: {kind: ConfigMap}, merge: {data: {p: q}}}]\n",
+        &[
+            (
+                "overlays/one/kustomization.yaml",
+                "namePrefix: x-\nresources: [../../base]\n",
+            ),
+            ("base/kustomization.yaml", "resources: [a.yaml]\n"),
+            ("base/a.yaml", map),
+        ],
+    );
+    let run = with_program(&folder, &["render", "dev"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(
+        run.stdout.contains("name: x-a") && run.stdout.contains("p: q"),
+        "{}",
+        run.shown()
+    );
+    folder.write("manifests/other/a.yaml", map);
+    for resource in ["../../../other/a.yaml", "https://example.org/a.yaml"] {
+        let text = format!("resources: [../../base, {resource}]\n");
+        folder.write("manifests/web/overlays/one/kustomization.yaml", &text);
+        let run = with_program(&folder, &["render", "dev"]);
+        assert_eq!(run.code, 3, "{resource}: {}", run.shown());
+    }
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn previews_of_untrusted_changes_render_charts() {
+    let folder = chart();
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        let names = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let command = command
+            .current_dir(folder.path())
+            .args(names)
+            .args(arguments);
+        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+    };
+    git(&["init", "-b", "main"]);
+    git(&["add", "."]);
+    git(&["commit", "-m", "one"]);
+    git(&["checkout", "-b", "change"]);
+    folder.write("manifests/web/chart/values.yaml", "size: 1\ncolor: blue\n");
+    git(&["commit", "-am", "two"]);
+    git(&["clone", "--bare", ".", "bare"]);
+    let bare = folder.path().join("bare").display().to_string();
+    let arguments = [
+        "--repo",
+        &bare,
+        "preview",
+        "--untrusted",
+        "-o",
+        "comment",
+        "--base=main",
+        "--head=change",
+    ];
+    let run = with_program(&folder, &arguments);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(
+        run.stdout.contains("blue") && run.stdout.contains("red"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
+fn without_the_program_the_next_step_is_shown() {
+    let folder = chart();
+    let run = folder.finish(
+        folder
+            .command(&["render", "dev"])
+            .env("PATH", folder.path()),
+    );
+    assert_eq!(run.code, 3, "{}", run.shown());
+    assert!(
+        run.stderr
+            .contains("there is no `pleach-engines`: searched ")
+            && run.stderr.contains("manifests/web/bundle.yaml:3")
+            && run.stderr.contains("make engines"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
+fn a_changed_chart_differs_from_its_digest() {
+    let folder = chart();
+    let file = "manifests/web/bundle.yaml";
+    let zeros = "0".repeat(64);
+    let text = folder.read(file);
+    let text = text.replace(
+        "path: chart",
+        &format!("path: chart, digest: \"sha256:{zeros}\""),
+    );
+    folder.write(file, &text);
+    let run = folder.run(&["vendor", "web", "--check"]);
+    assert_eq!(run.code, 1, "{}", run.shown());
+    let found = run
+        .stdout
+        .split_whitespace()
+        .find(|word| word.starts_with("sha256:"));
+    let found = found.unwrap().trim_end_matches(',').to_owned();
+    folder.write(file, &text.replace(&format!("sha256:{zeros}"), &found));
+    let run = folder.run(&["vendor", "web", "--check"]);
+    assert_eq!((run.code, &*run.stdout), (0, ""), "{}", run.shown());
+    fs::remove_file(folder.path().join("manifests/web/chart/values.yaml")).unwrap();
+    assert_eq!(folder.run(&["vendor", "web", "--check"]).code, 1);
+}
+
+#[test]
+fn only_charts_with_a_source_are_downloaded() {
+    for (bundle, expected) in [
+        ("charts: [{path: chart}]\n", "no chart of web has `from`"),
+        (
+            "charts: [{path: a.tgz, from: \"oci://example.org/a\"}]\n",
+            "registries are not supported yet",
+        ),
+        (
+            "charts: [{path: a, from: \"https://example.org/a\"}]\n",
+            "chart a is a folder",
+        ),
+    ] {
+        let folder = folder(
+            bundle,
+            &[
+                ("chart/Chart.yaml", "name: a\n"),
+                ("a/Chart.yaml", "name: a\n"),
+            ],
+        );
+        let run = folder.run(&["vendor", "web"]);
+        assert_eq!(run.code, 3, "{}", run.shown());
+        assert!(run.stderr.contains(expected), "{expected}: {}", run.shown());
+    }
+}
