@@ -22,11 +22,10 @@ const TOGETHER: [&str; 2] = [
 const PART: u64 = 6;
 /// Seconds of CPU time between the signal of the soft limit and the kill at the hard limit.
 const CPU_GRACE: u64 = 5;
-/// Limits of a process that renders charts: memory and address space in bytes, CPU time, files.
+/// Limits of a process that renders charts: memory in bytes, CPU time, files. Its address space keeps
+/// the limit of its parent: Go reserves more of it at the start than it uses.
 #[cfg(target_os = "linux")]
 const ENGINE_MEMORY: u64 = 256 << 20;
-#[cfg(target_os = "linux")]
-const ENGINE_ADDRESSES: u64 = 1 << 30;
 #[cfg(target_os = "linux")]
 const ENGINE_CPU: Duration = Duration::from_mins(1);
 #[cfg(target_os = "linux")]
@@ -98,7 +97,6 @@ pub fn bound_engine(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     let id = id.ok_or(io::ErrorKind::InvalidInput)?;
     for (resource, limit, grace) in [
-        (Resource::As, ENGINE_ADDRESSES, 0),
         (Resource::Data, ENGINE_MEMORY, 0),
         (Resource::Cpu, ENGINE_CPU.as_secs(), CPU_GRACE),
         (Resource::Nofile, ENGINE_FILES, 0),

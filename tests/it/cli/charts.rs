@@ -2,6 +2,11 @@
 //! and runs the ignored tests.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+
+use pleach_testkit::tls_front::TlsFront;
+use serde_json::json;
 
 use super::{Folder, Run};
 
@@ -77,6 +82,11 @@ fn a_chart_renders_with_values_capabilities_and_hooks() {
     }
     let lint = with_program(&folder, &["lint"]);
     assert_eq!(lint.code, 0, "{}", lint.shown());
+    assert!(
+        !lint.stderr.contains("size") && lint.stderr.contains("`unknown`"),
+        "{}",
+        lint.shown()
+    );
     let again = with_program(&folder, &["render", "dev"]);
     assert_eq!(run.stdout, again.stdout);
 }
@@ -141,7 +151,7 @@ fn an_overlay_renders_and_reads_nothing_else() {
 
 #[test]
 #[ignore = "make test-engines"]
-fn previews_of_untrusted_changes_render_charts() {
+fn restricted_processes_render_charts() {
     let folder = chart();
     let git = |arguments: &[&str]| {
         let mut command = std::process::Command::new("git");
@@ -246,5 +256,106 @@ fn only_charts_with_a_source_are_downloaded() {
         let run = folder.run(&["vendor", "web"]);
         assert_eq!(run.code, 3, "{}", run.shown());
         assert!(run.stderr.contains(expected), "{expected}: {}", run.shown());
+    }
+}
+
+/// Serves files on a port of loopback, by their path. Ends with the process.
+fn serve(files: Vec<(&'static str, Vec<u8>)>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut request = String::new();
+            while !request.ends_with("\r\n\r\n") && stream.read_line(&mut request).unwrap() > 0 {}
+            let found = files
+                .iter()
+                .find(|(path, _)| request.starts_with(&format!("GET {path} ")));
+            let (status, content) = found.map_or((404, &[][..]), |(_, content)| (200, content));
+            let head = format!(
+                "HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                content.len()
+            );
+            let mut stream = stream.into_inner();
+            let _sent = stream.write_all(&[head.as_bytes(), content].concat());
+        }
+    });
+    port
+}
+
+#[test]
+fn a_chart_is_downloaded_with_its_digest() {
+    let folder = chart();
+    let packed = |version: &str| {
+        folder.write(
+            "source/web/Chart.yaml",
+            &format!("apiVersion: v2\nname: web\nversion: {version}\n"),
+        );
+        let mut tar = std::process::Command::new("tar");
+        let tar = tar
+            .current_dir(folder.path().join("source"))
+            .args(["-czf", "-", "web"]);
+        tar.output().unwrap().stdout
+    };
+    let (old, new) = (packed("1.0.0"), packed("1.2.0"));
+    let index = format!(
+        "entries:\n  web:\n  - {{version: 1.0.0, urls: [web-1.0.0.tgz], digest: {}}}\n  - {{version: 1.2.0, urls: [web-1.2.0.tgz]}}\n  \
+         - {{version: 1.3.0, urls: [web-1.2.0.tgz], digest: {}}}\n",
+        pleach_render::package::package_digest(&old).trim_start_matches("sha256:"),
+        "0".repeat(64)
+    );
+    let files = vec![
+        ("/stable/index.yaml", index.into_bytes()),
+        ("/stable/web-1.0.0.tgz", old),
+        ("/stable/web-1.2.0.tgz", new),
+    ];
+    let front = TlsFront::start(serve(files)).unwrap();
+    folder.write("ca.pem", front.certificate());
+    fs::remove_dir_all(folder.path().join("manifests/web/chart")).unwrap();
+    let file = "manifests/web/bundle.yaml";
+    folder.write(
+        file,
+        &format!(
+            "{HEADER}: Bundle\ncharts:\n  - path: charts/web.tgz # ours\n    from: {}\n",
+            front.url("stable")
+        ),
+    );
+    let vendor = |arguments: &[&str]| {
+        let arguments = [&["vendor", "web"], arguments].concat();
+        folder.finish(folder.command(&arguments).env("SSL_CERT_FILE", "ca.pem"))
+    };
+    for (arguments, expected) in [
+        (
+            &["--to", "1.0.0"][..],
+            "manifests/web/charts/web.tgz  1.0.0  sha256:",
+        ),
+        (&[], "manifests/web/charts/web.tgz  1.0.0  sha256:"),
+        (
+            &["--to", "v1.2.0"],
+            "manifests/web/charts/web.tgz  1.0.0 -> 1.2.0  sha256:",
+        ),
+        (&["--check"], ""),
+    ] {
+        let run = vendor(arguments);
+        assert_eq!(run.code, 0, "{arguments:?}: {}", run.shown());
+        assert!(
+            run.stdout.starts_with(expected),
+            "{arguments:?}: {}",
+            run.shown()
+        );
+    }
+    let text = folder.read(file);
+    assert!(
+        text.contains("path: charts/web.tgz # ours\n") && text.contains("digest: sha256:"),
+        "{text}"
+    );
+    for (version, expected) in [
+        ("1.3.0", "has another digest than its index states"),
+        ("2.0.0", "there is no version 2.0.0; the newest is 1.3.0"),
+    ] {
+        let run = vendor(&["--to", version]);
+        assert_eq!(run.code, 1, "{}", run.shown());
+        assert!(run.stderr.contains(expected), "{}", run.shown());
+        assert_eq!(folder.read(file), text);
     }
 }

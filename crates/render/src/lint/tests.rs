@@ -545,3 +545,16 @@ fn an_unused_value_is_reported() {
         &[],
     );
 }
+
+#[test]
+fn a_chart_uses_the_values_of_its_release() {
+    let environment = "    values: {size: 3}\n";
+    let bundle = "charts: [{path: chart}]\n";
+    let linted = lint_with(environment, bundle, &[("chart/Chart.yaml", "name: web\n")]);
+    let shown = shown(&linted);
+    assert!(
+        shown[0].starts_with("bundle.yaml:3 engines-missing: "),
+        "{shown:?}"
+    );
+    assert_eq!(shown.len(), 1, "{shown:?}");
+}

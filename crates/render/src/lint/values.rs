@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Scene, Templates};
-use pleach_config::ResolvedRelease;
 use pleach_config::values::{Source, dotted};
+use pleach_config::{ChartValues, ResolvedRelease};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 use pleach_model::suggest::nearest;
@@ -33,7 +33,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let candidates = undeclared(release);
         let mut left: BTreeSet<&str> = BTreeSet::new();
         for one in &candidates {
-            if templates.may_read(one.parent, one.key) {
+            if templates.may_read(one.parent, one.key) || is_of_chart(release, &one.pointer) {
                 continue;
             }
             left.insert(&one.pointer);
@@ -50,6 +50,14 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
     unused.retain(|key, _| !used.contains(key));
     findings.extend(unused.into_values());
+}
+
+/// Returns whether a chart without a file of its own gets a value.
+fn is_of_chart(release: &ResolvedRelease, pointer: &str) -> bool {
+    release.charts.iter().any(|chart| match &chart.values {
+        ChartValues::Merged(values) => values.merged.pointer(pointer).is_some(),
+        ChartValues::File(_) => false,
+    })
 }
 
 fn finding(release: &ResolvedRelease, one: &Undeclared<'_>, place: &Origin) -> Finding {
