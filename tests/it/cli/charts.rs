@@ -160,7 +160,9 @@ fn restricted_processes_render_charts() {
             .current_dir(folder.path())
             .args(names)
             .args(arguments);
-        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
     };
     git(&["init", "-b", "main"]);
     git(&["add", "."]);
@@ -187,6 +189,15 @@ fn restricted_processes_render_charts() {
         "{}",
         run.shown()
     );
+    let commit = git(&["rev-parse", "HEAD"]);
+    let place = json!({"folder": bare, "prefix": ""});
+    let request = json!({"place": place, "commit": commit.trim(), "name": "dev"});
+    let program = std::env::var_os("PLEACH_ENGINES").unwrap();
+    let mut command = folder.command(&["worker", "render"]);
+    let command = command.env("PLEACH_ENGINES", program);
+    let run = folder.finish(command.write_stdin(request.to_string()));
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(run.stdout.contains("web-settings"), "{}", run.shown());
 }
 
 #[test]

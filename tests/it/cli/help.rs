@@ -14,6 +14,7 @@ use super::Folder;
 #[case("bootstrap", &["bootstrap"])]
 #[case("render", &["render"])]
 #[case("lint", &["lint"])]
+#[case("vendor", &["vendor"])]
 #[case("diff", &["diff"])]
 #[case("plan", &["plan"])]
 #[case("apply", &["apply"])]

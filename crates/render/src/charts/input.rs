@@ -19,6 +19,9 @@ use pleach_model::tree::{FileTree, MOST_BYTES, MOST_ENTRIES, TreeKind, is_too_de
 const SCHEMA: &str = "values.schema.json";
 const DEFAULTS: &str = "values.yaml";
 
+/// Start of a Git LFS pointer.
+const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
+
 /// Files of the charts and of the overlay of a release, as read.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs<'r> {
@@ -136,6 +139,11 @@ impl<'r> Inputs<'r> {
             (digest, package::expand(files))
         } else {
             let content = self.file(tree, path)?;
+            if content.starts_with(LFS) {
+                let message = "the file is a Git LFS pointer, not the content";
+                self.refuse("lfs-pointer", path, message.to_owned());
+                return None;
+            }
             let digest = source.digest.as_ref().map(|_| package_digest(&content));
             (digest, package::unpack(&content))
         };

@@ -22,6 +22,9 @@ const KEEP: &str = "keep";
 /// Value of the label `app.kubernetes.io/managed-by` in charts.
 const HELM: &str = "Helm";
 
+/// Fact of a release that is always true.
+const INSTALL: &str = "IsInstall";
+
 /// Codes of the program, each with a hint.
 const CODES: [(&str, Option<&str>); 8] = [
     ("chart-template", None),
@@ -106,7 +109,9 @@ fn of_chart(chart: &ChartSource, answer: ChartAnswer, secrets: &SecretValues, al
     if findings.len() > before {
         return;
     }
-    let uses: BTreeSet<ReleaseUse> = uses_release.into_iter().collect();
+    // Each rendering is an installation, so the answer to that question is right.
+    let uses = uses_release.into_iter().filter(|one| one.field != INSTALL);
+    let uses: BTreeSet<ReleaseUse> = uses.collect();
     findings.extend(uses.iter().map(|one| reads(chart, one)));
     let mut hooked: Vec<Hooked> = Vec::new();
     for document in crds.into_iter().chain(documents) {

@@ -321,7 +321,10 @@ fn findings_of_charts_have_places_and_hints() {
         ),
         (
             "a fact of a release",
-            json!({"usesRelease": [{"field": "IsUpgrade", "template": "templates/a.yaml", "line": 2}]}),
+            json!({"usesRelease": [
+                {"field": "IsUpgrade", "template": "templates/a.yaml", "line": 2},
+                {"field": "IsInstall", "template": "templates/a.yaml", "line": 2},
+            ]}),
             "chart-reads-release charts/a/templates/a.yaml:2: the chart reads .Release.IsUpgrade: to pleach, each rendering is a first installation",
         ),
         ("a harmless call", json!({"calls": [call]}), ""),
