@@ -35,6 +35,7 @@ interop: engines engines-tools ## Test pleach-engines, and compare it with helm 
 	cd engines && CGO_ENABLED=0 go vet ./...
 	cd engines && CGO_ENABLED=0 PLEACH_ENGINES="$(CURDIR)/target/engines/pleach-engines" \
 		PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" go test -count=1 ./...
+	@$(MAKE) --no-print-directory test-engines
 
 words: ## List words of the banned list, for a review
 	tools/banned-words.sh

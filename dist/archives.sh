@@ -24,9 +24,9 @@ pack() {
 # Those of other architectures may be of an earlier commit.
 rm -f -- {,kubectl-}pleach-"$VERSION"-linux-*.tar.gz
 for arch in "$@"; do
-  install --mode=755 "$ROOT/target/dist/$arch/pleach" "$work/pleach"
-  pack "pleach-$VERSION-linux-$arch.tar.gz" pleach LICENSE THIRD-PARTY-LICENSES completions
+  install --mode=755 "$ROOT/target/dist/$arch/pleach"{,-engines} "$work"
+  pack "pleach-$VERSION-linux-$arch.tar.gz" pleach pleach-engines LICENSE THIRD-PARTY-LICENSES completions
   mv -- "$work/pleach" "$work/kubectl-pleach"
-  pack "kubectl-pleach-$VERSION-linux-$arch.tar.gz" kubectl-pleach LICENSE THIRD-PARTY-LICENSES
-  rm -- "$work/kubectl-pleach"
+  pack "kubectl-pleach-$VERSION-linux-$arch.tar.gz" kubectl-pleach pleach-engines LICENSE THIRD-PARTY-LICENSES
+  rm -- "$work"/{kubectl-pleach,pleach-engines}
 done

@@ -22,16 +22,18 @@ if [[ -f SHA256SUMS.sigstore.json ]]; then
 fi
 
 for arch in "$@"; do
-  program=$ROOT/target/dist/$arch/pleach
-  file=$(readelf --program-headers --dynamic "$program")
-  [[ $file != *INTERP* && $file != *NEEDED* ]] || fail "$arch: the program is not static"
-  at_most "$program" 35000000
-  at_most "pleach-$VERSION-linux-$arch.tar.gz" $((15 << 20))
-  for place in "$ROOT" "$HOME"; do
-    ! grep --quiet --fixed-strings --text -- "$place" "$program" || fail "$arch: the program names the folder $place"
+  for program in "$ROOT/target/dist/$arch/pleach"{,-engines}; do
+    file=$(readelf --program-headers --dynamic "$program")
+    [[ $file != *INTERP* && $file != *NEEDED* ]] || fail "$program is not static"
+    for place in "$ROOT" "$HOME"; do
+      ! grep --quiet --fixed-strings --text -- "$place" "$program" || fail "$program names the folder $place"
+    done
   done
+  at_most "$ROOT/target/dist/$arch/pleach" 35000000
+  at_most "$ROOT/target/dist/$arch/pleach-engines" 42000000
+  at_most "pleach-$VERSION-linux-$arch.tar.gz" $((30 << 20))
 done
-at_most pleach-image.oci.tar $((2 * (16 << 20)))
+at_most pleach-image.oci.tar $((2 * (31 << 20)))
 
 for name in pleach-image.oci.tar "pleach-$VERSION"-linux-*.tar.gz; do
   tar --list --file "$name" >/dev/null || fail "$name cannot be read"
@@ -43,6 +45,7 @@ if command -v dpkg >/dev/null && [[ $(id --user) == 0 && $(dpkg --print-architec
   touch "$root/var/lib/dpkg/status"
   dpkg --root="$root" --log=/dev/null --install "pleach_${VERSION#v}_amd64.deb" >/dev/null
   [[ $("$root/usr/bin/pleach" version) == "pleach ${RELEASE#v}" ]] || fail "the package has another program"
+  [[ -x $root/usr/bin/pleach-engines ]] || fail "the package lacks pleach-engines"
   [[ -f $root/usr/share/bash-completion/completions/pleach ]] || fail "the package has no completion"
   dpkg --root="$root" --log=/dev/null --purge pleach >/dev/null
   [[ ! -e $root/usr/bin/pleach ]] || fail "the package leaves its program behind"

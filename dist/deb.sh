@@ -6,6 +6,9 @@ declare -A targets=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-li
 version=${VERSION#v}
 rm -f -- "dist/pleach_${version}"_*.deb
 for arch in "$@"; do
+  # cargo-deb knows one place for all architectures.
+  install -D --mode=755 "target/dist/$arch/pleach-engines" target/dist/archives/pleach-engines
   cargo deb --quiet --locked --no-build --no-strip --target "${targets[$arch]}" \
     --deb-version "${version/-/\~}" --output "dist/pleach_${version}_$arch.deb"
 done
+rm -- target/dist/archives/pleach-engines

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # image.sh ARCH...: makes pleach-image.oci.tar, an OCI layout with one image for each architecture.
 #
-# Each image is one layer from scratch: the program, certificates of public authorities, the user
+# Each image is one layer from scratch: the programs, certificates of public authorities, the user
 # 65532, a folder for temporary files and the licenses.
 set -euo pipefail
 cd "${BASH_SOURCE[0]%/*}"
@@ -27,7 +27,7 @@ members=()
 for arch in "$@"; do
   root=$work/$arch
   mkdir -p "$root"/{etc/ssl/certs,home/nonroot,tmp,usr/local/bin,usr/share/licenses}
-  install --mode=755 "$ROOT/target/dist/$arch/pleach" "$root/usr/local/bin/pleach"
+  install --mode=755 "$ROOT/target/dist/$arch/pleach"{,-engines} "$root/usr/local/bin"
   cabundle >"$root/etc/ssl/certs/ca-certificates.crt"
   ./licenses.sh >"$root/usr/share/licenses/pleach"
   echo 'nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin' >"$root/etc/passwd"

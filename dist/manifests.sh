@@ -31,7 +31,7 @@ EOF
   done
   cat <<'EOF'
   def install
-    bin.install "pleach"
+    bin.install "pleach", "pleach-engines"
     bash_completion.install "completions/pleach.bash" => "pleach"
     zsh_completion.install "completions/pleach.zsh" => "_pleach"
     fish_completion.install "completions/pleach.fish"
@@ -73,6 +73,8 @@ EOF
       bin: kubectl-pleach
       files:
         - from: kubectl-pleach
+          to: .
+        - from: pleach-engines
           to: .
         - from: LICENSE
           to: .

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# program.sh ARCH: builds the static program for one architecture into target/dist/ARCH/pleach.
+# program.sh ARCH: builds the static programs for one architecture into target/dist/ARCH: pleach, and
+# pleach-engines, which renders charts and overlays.
 #
 # No path of this machine gets into it: `__FILE__` of C and locations of panics are mapped.
 set -euo pipefail
@@ -28,3 +29,4 @@ cd "$ROOT"
 rustup target list --installed | grep --quiet --line-regexp "$target" || rustup target add "$target"
 cargo auditable zigbuild --release --locked --bin pleach --target "$target"
 install -D --mode=755 "$CARGO_TARGET_DIR/$target/release/pleach" "target/dist/$arch/pleach"
+GOARCH=$arch GOOS=linux engines/build.sh "target/dist/$arch/pleach-engines"
