@@ -1,5 +1,6 @@
 //! `pleach vendor`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -81,7 +82,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: VendorArgs) -> Result<
     let mut differs = false;
     for (index, chart) in selected {
         if args.check {
-            differs |= !check(ui, &tree, &all, chart)?;
+            differs |= !check(ui, &folder, &tree, &all, chart)?;
         } else {
             let vendoring = Vendoring {
                 folder: &folder,
@@ -143,6 +144,7 @@ fn file_name(chart: &Chart) -> &str {
 /// Compares a chart with its digest. Returns whether it is the same.
 fn check(
     ui: &mut Ui,
+    repository: &Path,
     tree: &WorkingTree,
     all: &BundleCharts,
     chart: &Chart,
@@ -154,7 +156,7 @@ fn check(
     let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
     let found = match tree.kind(parent, name) {
         Some(TreeKind::Folder) => {
-            let files = folder_files(tree, &path)?;
+            let files = folder_files(repository, tree, &path)?;
             Some(package::folder_digest(&files))
         }
         Some(TreeKind::File) => {
@@ -174,41 +176,19 @@ fn check(
     Ok(false)
 }
 
-/// Reads the files below a folder, by their path in it.
+/// Reads the files below a folder, by their path in it. Links are an error.
 fn folder_files(
+    repository: &Path,
     tree: &WorkingTree,
     folder: &str,
-) -> Result<std::collections::BTreeMap<String, Bytes>, CliError> {
-    let failed = |error: pleach_model::tree::TreeError| CliError::new(Kind::Repository, error);
-    let mut files = std::collections::BTreeMap::new();
-    let mut open = vec![String::new()];
-    while let Some(within) = open.pop() {
-        let path = |name: &str| format!("{folder}/{name}");
-        let listed = if within.is_empty() {
-            tree.list(folder)
-        } else {
-            tree.list(&path(&within))
-        };
-        for entry in listed.map_err(failed)? {
-            let name = if within.is_empty() {
-                entry.name
-            } else {
-                format!("{within}/{}", entry.name)
-            };
-            match entry.kind {
-                TreeKind::Folder => open.push(name),
-                TreeKind::File => {
-                    let content = tree.read(&path(&name)).map_err(failed)?;
-                    files.insert(name, content);
-                }
-                TreeKind::Link | TreeKind::Submodule => {
-                    let message = format!("{} is a link or a submodule", path(&name));
-                    return Err(CliError::new(Kind::Repository, message));
-                }
-            }
-        }
-    }
-    Ok(files)
+) -> Result<BTreeMap<String, Bytes>, CliError> {
+    let names = pleach_files::files_below(&repository.join(folder))?;
+    let read = |name: String| {
+        let content = tree.read(&format!("{folder}/{name}"));
+        let content = content.map_err(|error| CliError::new(Kind::Repository, error))?;
+        Ok((name, content))
+    };
+    names.into_iter().map(read).collect()
 }
 
 /// Download of one chart.
