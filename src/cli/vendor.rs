@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pleach_config::BundleCharts;
 use pleach_formats::file::Chart;
 use pleach_model::object::{Located, yaml};
-use pleach_model::tree::{FileTree, TreeKind};
+use pleach_model::tree::{FileTree as _, TreeKind};
 use pleach_render::package;
 use semver::Version;
 use serde_json::Value;
@@ -245,7 +245,7 @@ impl Vendoring<'_> {
         let refuse =
             |message: String, hint: &str| Err(CliError::new(Kind::Repository, message).hint(hint));
         let name = name_of(self.chart);
-        if !self.chart.path.ends_with(".tgz") {
+        if self.chart.path.strip_suffix(".tgz").is_none() {
             let message = format!("chart {name} is a folder");
             return refuse(message, "set `path` to a file that ends in .tgz");
         }
@@ -299,7 +299,8 @@ fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CliErro
 fn counts<'a>(files: impl Iterator<Item = &'a String>) -> (usize, usize) {
     let (mut templates, mut definitions) = (0, 0);
     for file in files {
-        let is_yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+        let endings = [".yaml", ".yml"];
+        let is_yaml = endings.iter().any(|ending| file.ends_with(ending));
         templates += usize::from(is_yaml && file.starts_with("templates/"));
         definitions += usize::from(is_yaml && file.starts_with("crds/"));
     }

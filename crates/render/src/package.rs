@@ -160,16 +160,12 @@ struct Limited<'a, R> {
 impl<R: io::Read> io::Read for Limited<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        match self.left.checked_sub(read) {
-            Some(left) => {
-                self.left = left;
-                Ok(read)
-            }
-            None => {
-                self.exceeded.set(true);
-                Err(io::ErrorKind::FileTooLarge.into())
-            }
-        }
+        let Some(left) = self.left.checked_sub(read) else {
+            self.exceeded.set(true);
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        self.left = left;
+        Ok(read)
     }
 }
 

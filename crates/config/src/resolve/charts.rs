@@ -189,7 +189,7 @@ impl Paths<'_> {
                 let message = format!("`{key}`: {full} does not exist");
                 let finding = places.error_at(key, "missing-file", message);
                 self.findings
-                    .push(if key == "path" && full.ends_with(".tgz") {
+                    .push(if key == "path" && full.strip_suffix(".tgz").is_some() {
                         finding.hint("`pleach vendor BUNDLE` downloads a chart with `from`")
                     } else {
                         finding

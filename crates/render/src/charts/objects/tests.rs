@@ -89,8 +89,8 @@ fn rendered(
     (one, requests)
 }
 
-fn with_charts(charts: Value) -> Result<Value, EnginesError> {
-    Ok(json!({"format": 1, "engines": "1.0.0", "charts": charts, "kustomizations": null}))
+fn with_charts(charts: &Value) -> Value {
+    json!({"format": 1, "engines": "1.0.0", "charts": charts, "kustomizations": null})
 }
 
 fn document(source: &str, text: &str) -> Value {
@@ -160,13 +160,13 @@ fn objects_of_a_chart_are_members_of_the_release() {
     let mut other = chart("b");
     other.namespace = Some("other".to_owned());
     other.stage = None;
-    let answer = with_charts(json!([
+    let answer = Ok(with_charts(&json!([
         {
             "documents": [document("templates/a.yaml", &map("a")), document("templates/gear.yaml", gear), document("templates/data.yaml", kept)],
             "crds": [{"source": "crds/gear.yaml", "text": crd}],
         },
         {"documents": [document("templates/b.yaml", &map("b"))]},
-    ]));
+    ])));
     let (one, requests) = rendered(release(vec![chart("a"), other]), &[], answer);
     assert!(!one.failed(), "{:?}", shown(&one));
     assert_eq!(
@@ -230,7 +230,7 @@ fn jobs_of_hooks_run_once_in_order() {
     let (one, _) = rendered(
         release(vec![chart("a")]),
         &[],
-        with_charts(json!([{"documents": documents}])),
+        Ok(with_charts(&json!([{"documents": documents}]))),
     );
     assert_eq!(
         shown(&one),
@@ -265,7 +265,7 @@ fn in_the_stage_of_a_chart_its_workloads_follow_its_hooks() {
     let (one, _) = rendered(
         release(vec![staged]),
         &[],
-        with_charts(json!([{"documents": documents}])),
+        Ok(with_charts(&json!([{"documents": documents}]))),
     );
     assert!(!one.failed(), "{:?}", shown(&one));
     assert_eq!(
@@ -333,7 +333,7 @@ fn findings_of_charts_have_places_and_hints() {
         own.values.merged = json!({"password": "hunter22hunter"});
         let schema = r#"{"properties": {"password": {"writeOnly": true}}}"#;
         let schema = ("manifests/web/v1.0.0/values.schema.json", schema);
-        let (one, _) = rendered(own, &[schema], with_charts(json!([answer])));
+        let (one, _) = rendered(own, &[schema], Ok(with_charts(&json!([answer]))));
         assert_eq!(shown(&one).join("\n"), expected, "{name}");
     }
 }
@@ -343,7 +343,7 @@ fn a_lookup_can_be_accepted() {
     let mut accepting = chart("a");
     accepting.lookups = true;
     let answer = json!([{"lookups": [{"kind": "Secret"}], "documents": [document("templates/a.yaml", &map("a"))]}]);
-    let (one, requests) = rendered(release(vec![accepting]), &[], with_charts(answer));
+    let (one, requests) = rendered(release(vec![accepting]), &[], Ok(with_charts(&answer)));
     assert_eq!(shown(&one), Vec::<String>::new());
     assert_eq!(one.manifests.len(), 1);
     assert_eq!(requests[0]["charts"][0]["lookups"], true);
@@ -363,7 +363,7 @@ fn without_a_program_the_release_has_an_error() {
             "engines-failed manifests/web/v1.0.0/version.yaml:3: `pleach-engines` failed: (signal: 9)",
         ),
         (
-            with_charts(json!([])),
+            Ok(with_charts(&json!([]))),
             "engines-failed manifests/web/v1.0.0/version.yaml:3: `pleach-engines` failed: the answer has another format; it is of another version than pleach",
         ),
     ] {
@@ -378,7 +378,7 @@ fn values_come_from_a_template_of_the_bundle() {
     let mut own = release(vec![chart("a")]);
     own.charts[0].values = ChartValues::File(file.to_owned());
     own.values.merged = json!({"size": 7});
-    let answer = || with_charts(json!([{}]));
+    let answer = || Ok(with_charts(&json!([{}])));
     let text = "size: {{ values.size }}\nname: {{ release.name }}\nold: null\n";
     let (one, requests) = rendered(own.clone(), &[(file, text)], answer());
     assert_eq!(shown(&one), Vec::<String>::new());
@@ -403,10 +403,10 @@ fn values_come_from_a_template_of_the_bundle() {
 
 #[test]
 fn values_are_checked_against_the_schema_of_the_chart() {
-    let schema = r##"{"required": ["size", "host"], "properties": {"size": {"type": "integer"}, "host": {"type": "string"}}}"##;
+    let schema = r#"{"required": ["size", "host"], "properties": {"size": {"type": "integer"}, "host": {"type": "string"}}}"#;
     let file = ("charts/a/values.schema.json", schema);
     let defaults = ("charts/a/values.yaml", "host: x\n");
-    let answer = || with_charts(json!([{}]));
+    let answer = || Ok(with_charts(&json!([{}])));
     let (one, _) = rendered(release(vec![chart("a")]), &[file, defaults], answer());
     assert_eq!(shown(&one), Vec::<String>::new());
     let (one, requests) = rendered(release(vec![chart("a")]), &[file], answer());
@@ -432,7 +432,7 @@ fn values_are_checked_against_the_schema_of_the_chart() {
 fn another_digest_is_refused() {
     let mut own = release(vec![chart("a")]);
     own.charts[0].digest = Some(format!("sha256:{}", "0".repeat(64)));
-    let (one, requests) = rendered(own, &[], with_charts(json!([{}])));
+    let (one, requests) = rendered(own, &[], Ok(with_charts(&json!([{}]))));
     let shown = shown(&one);
     assert!(
         shown[0].starts_with(
