@@ -1,7 +1,5 @@
 //! Keys of a controller that decrypt files of SOPS.
 
-use std::fs;
-
 use crate::loop_run::fleet;
 
 const KEYS: &str = include_str!("../fixtures/sops/keys.txt");
@@ -44,7 +42,7 @@ fn a_release_is_applied_once_its_key_appears_and_no_output_has_a_value() {
     assert!(message.contains("keys.txt has 0 keys"), "{message}");
     assert!(!message.contains("undefined"), "{message}");
 
-    fs::write(&keys, KEYS).unwrap();
+    fleet.file("keys.txt", KEYS);
     fleet.until("the Secret", |fleet| {
         let there = fleet.exists(&["secret", "web", "-n", name]);
         there.then_some(())

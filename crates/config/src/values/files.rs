@@ -86,7 +86,8 @@ impl<'a> ValuesFiles<'a> {
 /// Returns the path of a file below `folder`. `None` if it leads elsewhere or is not YAML.
 pub(crate) fn within(folder: &str, path: &str) -> Option<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    let is_yaml = path.ends_with(".yaml") || path.ends_with(".yml") || path.ends_with(".json");
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension);
+    let is_yaml = matches!(extension, Some("yaml" | "yml" | "json"));
     let is_below = is_yaml && path.split('/').all(is_plain) && !path.contains('\\');
     let prefix = if folder.is_empty() { "" } else { "/" };
     is_below.then(|| format!("{folder}{prefix}{path}"))
