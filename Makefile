@@ -78,8 +78,8 @@ facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new v
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test facts
 
 # Charts and overlays need the program of engines/, which needs Go.
-test-engines: tools-engines engines ## Test charts and overlays with the real pleach-engines
-	PLEACH_ENGINES=$$(pwd)/target/engines/pleach-engines cargo test --workspace --all-features --test it -- --ignored charts::
+test-engines: tools-test engines controlplane ## Test charts and overlays with the real pleach-engines
+	PLEACH_ENGINES=$$(pwd)/target/engines/pleach-engines cargo test --workspace --all-features --test it --test control_plane -- --ignored charts::
 
 # Real nodes use control groups, devices and mounts of the machine, in namespaces of their own.
 # PLEACH_IMAGE=dist/pleach-image.oci.tar starts with the image of a release.

@@ -17,6 +17,7 @@ mod audit;
 mod backends;
 mod bootstrap;
 mod chaos;
+mod charts;
 mod checks;
 mod circles;
 mod cluster;

@@ -205,12 +205,12 @@ impl Found {
             decode::<file::Bundle>(&node, findings);
             Some(node)
         });
-        let bundle = Part::new("bundle", &self.folder, &self.node);
-        let special_part = special
+        let of_bundle = DeclaredValues::new("bundle", &self.folder, &self.node);
+        let of_version = special
             .as_ref()
-            .map(|node| Part::new("version", &folder, node));
-        own.extend(bundle.files());
-        own.extend(special_part.iter().flat_map(Part::files));
+            .map(|node| DeclaredValues::new("version", &folder, node));
+        own.extend(of_bundle.files());
+        own.extend(of_version.iter().flat_map(DeclaredValues::files));
         let (mut layers, mut refused) = (Vec::new(), Vec::new());
         // `values: null` in a version removes the bundle's defaults.
         let is_replaced = special
@@ -218,10 +218,10 @@ impl Found {
             .and_then(|node| node.get("values"))
             .is_some_and(Node::is_null);
         if !is_replaced {
-            bundle.add(&mut layers, values_files, &mut refused);
+            of_bundle.add(&mut layers, values_files, &mut refused);
         }
-        if let Some(part) = special_part {
-            part.add(&mut layers, values_files, &mut refused);
+        if let Some(values) = of_version {
+            values.add(&mut layers, values_files, &mut refused);
         }
         let node = special
             .as_ref()
@@ -344,14 +344,14 @@ impl Found {
 }
 
 /// Values in a file of a bundle: its `values`, and the files of its `valuesFrom`.
-struct Part<'a> {
+struct DeclaredValues<'a> {
     /// Name of the layers.
     name: &'static str,
     folder: &'a str,
     node: &'a Node,
 }
 
-impl<'a> Part<'a> {
+impl<'a> DeclaredValues<'a> {
     fn new(name: &'static str, folder: &'a str, node: &'a Node) -> Self {
         Self { name, folder, node }
     }
