@@ -44,6 +44,7 @@ fn version(fleet: &Fleet, version: &str, image: &str) {
 
 #[test]
 #[ignore = "make test-engines"]
+#[expect(clippy::disallowed_methods, reason = "make names the program")]
 fn a_platform_of_charts_is_upgraded_beside_an_overlay() {
     let name = "charts-platform";
     let releases = format!(
