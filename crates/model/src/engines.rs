@@ -137,7 +137,7 @@ impl std::fmt::Debug for ChartAnswer {
 }
 
 /// A YAML document of a chart.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 pub struct ChartDocument {
     /// File within the chart.
     pub source: String,
@@ -146,6 +146,15 @@ pub struct ChartDocument {
     pub hook: Option<Hook>,
     /// Its text.
     pub text: String,
+}
+
+impl std::fmt::Debug for ChartDocument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never print the text, which can contain secrets.
+        f.debug_struct("ChartDocument")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Hook of an object.

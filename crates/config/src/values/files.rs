@@ -51,7 +51,7 @@ impl<'a> ValuesFiles<'a> {
             let place = Origin::new(&*item.file, item.line);
             // Values of another type were reported by the decoder.
             let Some(path) = item.as_str().and_then(|path| within(folder, path)) else {
-                let message = "expected the path of a YAML file below its folder, without `..`";
+                let message = "expected the path of a YAML file, neither absolute nor with `..`";
                 let error = Finding::error(Kind::Repository, "invalid-value", message);
                 findings.push(error.at(place));
                 continue;

@@ -1,7 +1,7 @@
 //! Merges layers of values.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use pleach_model::object::{
 use pleach_model::secret_values::SecretValues;
 
 /// A layer of values.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Layer {
     /// Name in messages: `bundle`, `version`, `environment _eu.yaml`, …
     pub name: String,
@@ -22,6 +22,15 @@ pub struct Layer {
     pub secrets: SecretValues,
     /// Whether encrypted values are replaced by stand-ins.
     pub has_stand_ins: bool,
+}
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never print values, which can be secret.
+        f.debug_struct("Layer")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Layer {
@@ -46,7 +55,7 @@ pub struct Source {
 }
 
 /// Merged values with the source of each leaf.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Values {
     /// Value of the template variable `values`. Always a map.
     pub merged: Value,
@@ -58,6 +67,15 @@ pub struct Values {
     pub secrets: SecretValues,
     /// Files with encrypted values that are replaced by stand-ins, in layer order.
     pub stand_ins: Vec<String>,
+}
+
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never print values, which can be secret.
+        f.debug_struct("Values")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A row of `pleach render --show-values`.
