@@ -75,19 +75,23 @@ pub fn bound(time: Duration) -> io::Result<()> {
         (Resource::Nofile, FILES, 0),
         (Resource::Core, 0, 0),
     ] {
-        // Keep a smaller limit that is already in force.
-        let now = getrlimit(resource).maximum;
-        let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
-        let limit = Rlimit {
-            current: least(limit),
-            maximum: least(limit + grace),
-        };
-        setrlimit(resource, limit)?;
+        setrlimit(resource, lowered(resource, limit, grace))?;
     }
     // Some systems forbid this write. The limits apply all the same.
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
     let _written = std::fs::write(SACRIFICE, "1000");
     Ok(())
+}
+
+/// Returns a limit, or the smaller one of this process that is in force already. `grace` is added for
+/// the hard limit.
+fn lowered(resource: Resource, limit: u64, grace: u64) -> Rlimit {
+    let now = getrlimit(resource).maximum;
+    let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
+    Rlimit {
+        current: least(limit),
+        maximum: least(limit + grace),
+    }
 }
 
 /// Limits memory, CPU time and open files of another process, which renders charts. Systems other
@@ -103,13 +107,7 @@ pub fn bound_engine(process: u32) -> io::Result<()> {
         (Resource::Core, 0, 0),
     ] {
         // The process inherits the limits of this one, and cannot raise them.
-        let now = getrlimit(resource).maximum;
-        let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
-        let limit = Rlimit {
-            current: least(limit),
-            maximum: least(limit + grace),
-        };
-        rustix::process::prlimit(Some(id), resource, limit)?;
+        rustix::process::prlimit(Some(id), resource, lowered(resource, limit, grace))?;
     }
     Ok(())
 }
