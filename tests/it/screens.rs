@@ -287,8 +287,12 @@ async fn an_apply_asks_shows_its_progress_and_reports_a_failure_once() {
     terminal.types("y\n");
     let all = ["api", "cart", "mail", "web"];
     let waits = |text: &str| {
-        all.iter()
-            .all(|name| text.contains(&format!(" Deployment {name} ")))
+        let shows = |name: &&str| {
+            let start = format!(" Deployment {name} ");
+            let mut lines = text.lines();
+            lines.any(|line| line.contains(&start) && line.contains("has observed generation"))
+        };
+        all.iter().all(shows)
     };
     let screen = terminal.until(|text| text.contains("✓ 4 ready") && waits(text));
     assert_snapshot!("waits", steady(&block(&screen)));
