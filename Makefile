@@ -65,7 +65,7 @@ check: tools-check ## Check and test all that needs no control plane
 # with `_within_` in its name measures time and runs alone.
 test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory check
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test control_plane -- --skip _within_
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --all-features --test control_plane -- --skip _within_
 	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test control_plane -- _within_
 
 # What is played: make chaos CHAOS="--seed 17"

@@ -30,6 +30,7 @@ mod desk;
 mod differences;
 mod doctor;
 mod drift;
+mod example;
 mod faults;
 mod fleet;
 mod forged;
@@ -99,7 +100,6 @@ mod succession;
 mod suspensions;
 mod turns;
 mod unwaited;
-mod upgrade;
 mod waits;
 mod yaml;
 

@@ -12,26 +12,19 @@ use crate::handover::moving;
 /// Seed of a bundle with stages, a gate and a CRD migration, which is uninstalled at the end.
 const SEED: u64 = 3;
 
+/// The judge must also detect violations. Its input comes from a real move without a plan, so no
+/// broken planner is needed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_random_product_moves_and_nobody_notices() {
-    if !isolated::inside("moves::a_random_product_moves_and_nobody_notices").unwrap() {
+async fn a_random_product_moves_and_only_a_move_without_a_plan_is_noticed() {
+    let name = "moves::a_random_product_moves_and_only_a_move_without_a_plan_is_noticed";
+    if !isolated::inside(name).unwrap() {
         return;
     }
     let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
     let moves = Moves::start(pleach).await.unwrap();
     let moved = moves.play(SEED).await.unwrap();
     assert!(moved.writes > 0 && moved.judged > 0, "{moved}");
-}
 
-/// The judge must detect violations. Its input comes from a real move without a plan, so no broken
-/// planner is needed.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_moves_without_a_plan_is_judged() {
-    if !isolated::inside("moves::who_moves_without_a_plan_is_judged").unwrap() {
-        return;
-    }
-    let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
-    let moves = Moves::start(pleach).await.unwrap();
     let wrong = moves.play_without_a_plan(SEED).await.unwrap();
     for words in [
         "controllers of both versions have replicas",

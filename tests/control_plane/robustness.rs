@@ -170,7 +170,7 @@ fn members_of_an_api_that_died_are_not_taken_for_gone() {
 }
 
 #[test]
-fn the_same_state_gives_the_same_bytes_a_hundred_times() {
+fn the_same_state_gives_the_same_bytes_in_twenty_processes() {
     let many: Vec<String> = (0..8)
         .map(|n| config_map(&format!("many-{n}"), "v"))
         .collect();
@@ -203,7 +203,7 @@ fn the_same_state_gives_the_same_bytes_a_hundred_times() {
     assert!(first.contains("many-7"), "{first}");
     let same = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..25).all(|_| plan() == first)))
+            .map(|_| scope.spawn(|| (0..5).all(|_| plan() == first)))
             .collect();
         runs.into_iter().all(|run| run.join().unwrap())
     });

@@ -64,7 +64,7 @@ fn check_says(run: &Run, lines: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_moves_and_leaves_nothing_behind() {
-    if !isolated::inside("upgrade::the_example_moves_and_leaves_nothing_behind").unwrap() {
+    if !isolated::inside("example::the_example_moves_and_leaves_nothing_behind").unwrap() {
         return;
     }
     let mut fleet = Fleet::start().await;
@@ -106,7 +106,7 @@ async fn the_example_moves_and_leaves_nothing_behind() {
 /// that it replaces are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_former_api_answers_until_its_own_stage() {
-    if !isolated::inside("upgrade::the_former_api_answers_until_its_own_stage").unwrap() {
+    if !isolated::inside("example::the_former_api_answers_until_its_own_stage").unwrap() {
         return;
     }
     let mut fleet = Fleet::start().await;
@@ -214,7 +214,7 @@ async fn goes_back(fleet: &Fleet) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
-    if !isolated::inside("upgrade::an_upgrade_that_never_gets_ready_takes_nothing_away").unwrap() {
+    if !isolated::inside("example::an_upgrade_that_never_gets_ready_takes_nothing_away").unwrap() {
         return;
     }
     let mut fleet = Fleet::start().await;
