@@ -112,6 +112,9 @@ if [[ $target == test || $target == check ]]; then
   need ssh-keygen openssh-client
   need sshd openssh-server
   need gpg gnupg
+  # The page of the controller.
+  need chromium chromium
+  need chromedriver chromium-driver
 fi
 
 install=(apt-get install --yes --no-install-recommends "${packages[@]}")

@@ -3,6 +3,7 @@
 pub mod aggregated;
 pub mod audit;
 pub mod bench;
+pub mod browser;
 pub mod chaos;
 pub mod control_plane;
 pub mod demo;
