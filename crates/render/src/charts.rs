@@ -14,24 +14,24 @@ use pleach_model::engines::{EngineAnswer, EngineRequest, Engines, EnginesError, 
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
 
-/// Runs the program for the inputs of all releases, once. Returns one answer for all.
+/// Runs the program once for the inputs of releases. Returns one answer for all.
 ///
 /// Fails with the reason why there is no answer.
-pub(super) fn run(
+pub(super) fn run<'a>(
     engines: Option<&dyn Engines>,
-    prepared: &[Prepared<'_>],
+    prepared: impl Iterator<Item = &'a Prepared<'a>>,
 ) -> Result<EngineAnswer, EnginesError> {
-    let request = EngineRequest {
+    let mut request = EngineRequest {
         format: FORMAT,
-        charts: prepared
-            .iter()
-            .flat_map(|one| one.charts.iter().map(|(_, chart)| chart.clone()))
-            .collect(),
-        kustomizations: prepared
-            .iter()
-            .filter_map(|one| one.overlay.as_ref().map(|(_, overlay)| overlay.clone()))
-            .collect(),
+        charts: Vec::new(),
+        kustomizations: Vec::new(),
     };
+    for one in prepared {
+        let charts = one.charts.iter().map(|(_, chart)| chart.clone());
+        request.charts.extend(charts);
+        let overlay = one.overlay.iter().map(|(_, overlay)| overlay.clone());
+        request.kustomizations.extend(overlay);
+    }
     let nothing = "nothing, because this command does not render charts";
     let engines = engines.ok_or_else(|| EnginesError::Missing(nothing.to_owned()))?;
     let answer = engines.run(&request)?;

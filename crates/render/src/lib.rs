@@ -69,6 +69,7 @@ use pleach_fields::diff::{
     ownership::FieldSet,
 };
 use pleach_fields::ignore::{self, FieldPattern};
+use pleach_model::engines::EnginesError;
 use pleach_model::finding::{self, Finding, Kind};
 use pleach_model::kinds::KindTable;
 use pleach_model::object::{Manifest, ObjectId, Origin, ReleaseName};
@@ -239,7 +240,8 @@ fn has_charts(release: &ResolvedRelease) -> bool {
     !release.charts.is_empty() || release.kustomize.is_some()
 }
 
-/// Renders the charts and overlays of all releases with one run of their program.
+/// Renders the charts and overlays of all releases with one run of their program, or with one per
+/// release if that run fails.
 fn render_charts(
     files: &mut Loader<'_>,
     environment: &ResolvedEnvironment,
@@ -265,19 +267,40 @@ fn render_charts(
             prepared
         })
         .collect();
-    if prepared.iter().all(Prepared::is_empty) {
+    let engines = files.tree().engines();
+    let mut parts: Vec<_> = started
+        .iter_mut()
+        .zip(&prepared)
+        .filter(|(_, prepared)| !prepared.is_empty())
+        .collect();
+    if parts.is_empty() {
         return;
     }
-    let parts = started.iter_mut().zip(&prepared);
-    match charts::run(files.tree().engines(), &prepared) {
+    let add = |part: &mut (&mut Started<'_>, &Prepared<'_>), answer: &mut Answers| {
+        let (one, prepared) = part;
+        one.add(answer.objects(prepared, one.work.secrets()), kinds);
+    };
+    match charts::run(engines, parts.iter().map(|(_, prepared)| *prepared)) {
         Ok(answer) => {
             let mut answer = Answers::from(answer);
-            for (one, prepared) in parts {
-                one.add(answer.objects(prepared, one.work.secrets()), kinds);
+            for part in &mut parts {
+                add(part, &mut answer);
+            }
+        }
+        // A chart can end the program. Only its own release fails for that.
+        Err(EnginesError::Failed(_)) if parts.len() > 1 => {
+            for part in &mut parts {
+                match charts::run(engines, std::iter::once(part.1)) {
+                    Ok(answer) => add(part, &mut Answers::from(answer)),
+                    Err(error) => part
+                        .0
+                        .findings
+                        .push(charts::no_answer(part.0.release, &error)),
+                }
             }
         }
         Err(error) => {
-            for (one, _) in parts.filter(|(_, prepared)| !prepared.is_empty()) {
+            for (one, _) in parts {
                 let finding = charts::no_answer(one.release, &error);
                 one.findings.push(finding);
             }

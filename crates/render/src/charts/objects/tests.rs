@@ -428,6 +428,48 @@ fn values_are_checked_against_the_schema_of_the_chart() {
     );
 }
 
+/// Program that a chart `b` ends.
+struct Fragile;
+
+impl Engines for Fragile {
+    fn run(&self, request: &EngineRequest) -> Result<EngineAnswer, EnginesError> {
+        let request = serde_json::to_value(request).unwrap();
+        let charts = request["charts"].as_array().unwrap();
+        if charts.iter().any(|chart| chart["name"] == "b") {
+            return Err(EnginesError::Failed("(signal: 9)".to_owned()));
+        }
+        let one = json!({"documents": [document("templates/a.yaml", &map("a"))]});
+        let answer = with_charts(&json!(vec![one; charts.len()]));
+        Ok(serde_json::from_value(answer).unwrap())
+    }
+}
+
+#[test]
+fn a_chart_that_ends_the_program_fails_only_its_release() {
+    let charts = ["a", "b"].map(|name| {
+        (
+            format!("charts/{name}/Chart.yaml"),
+            format!("name: {name}\n"),
+        )
+    });
+    let tree = KeyedTree::new(MemoryTree::new(charts), NoKeys).with_engines(Arc::new(Fragile));
+    let other = ResolvedRelease {
+        charts: vec![chart("b")],
+        ..samples::release("other", &[], json!({}))
+    };
+    let environment = samples::environment(vec![release(vec![chart("a")]), other]);
+    let table = KindTable::for_minor("1.36").unwrap();
+    let all = render_environment(&tree, &environment, &table);
+    assert_eq!(shown(&all[0]), Vec::<String>::new());
+    assert_eq!(all[0].manifests.len(), 1);
+    assert_eq!(
+        shown(&all[1]),
+        [
+            "engines-failed manifests/web/v1.0.0/version.yaml:3: `pleach-engines` failed: (signal: 9)"
+        ]
+    );
+}
+
 #[test]
 fn another_digest_is_refused() {
     let mut own = release(vec![chart("a")]);
