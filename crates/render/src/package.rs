@@ -1,172 +1,54 @@
 //! Packages of Helm charts: unpacking, and digests.
 //!
-//! Packages are untrusted. They are unpacked in memory, with limits on the number of files, their
-//! size and the ratio of compression. Links, devices and paths that leave the chart are refused.
+//! Packages are untrusted. They are unpacked with the limits of [`pleach_model::archive`], and paths
+//! that leave the chart are refused.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
+use std::io;
 
 use bytes::Bytes;
-use flate2::read::MultiGzDecoder;
-use sha2::{Digest as _, Sha256};
-use tar::{Archive, Builder, EntryType, Header};
-
+use pleach_model::archive::{ArchiveError, Budget, write};
 use pleach_model::engines::EngineFiles;
-use pleach_model::tree::{MOST_BYTES, MOST_ENTRIES};
+use sha2::{Digest as _, Sha256};
 
-/// Largest size of the unpacked files, as a multiple of the package.
-const RATIO: usize = 100;
-/// Unpacked size that every package is allowed, in bytes. Tiny archives are mostly padding.
-const LEAST: usize = 1 << 20;
 /// Maximum depth of packages within packages.
 const DEEPEST: usize = 5;
 
-/// Reason why a package cannot be unpacked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PackageError {
-    /// The package is no compressed archive.
-    #[error("it is not a gzip archive of tar: {0}")]
-    Format(String),
-    /// A limit is exceeded.
-    #[error("it has more than {0}")]
-    TooMuch(String),
-    /// An entry is not allowed.
-    #[error("`{path}` {why}")]
-    Entry {
-        /// Path within the package.
-        path: String,
-        /// Reason, as a clause after the path.
-        why: &'static str,
-    },
-}
-
-impl From<io::Error> for PackageError {
-    fn from(error: io::Error) -> Self {
-        Self::Format(error.to_string())
-    }
-}
-
-/// Remaining limits of a chart with its subcharts.
-struct Budget {
-    entries: usize,
-    bytes: usize,
-}
-
 /// Unpacks a package. Paths are relative to the chart. Packages of subcharts are unpacked, too.
-pub fn unpack(package: &[u8]) -> Result<EngineFiles, PackageError> {
-    let mut budget = Budget {
-        entries: MOST_ENTRIES,
-        bytes: MOST_BYTES,
-    };
-    let files = budget.unpack(package)?;
-    budget.expand(files, 1)
+pub fn unpack(package: &[u8]) -> Result<EngineFiles, ArchiveError> {
+    let mut budget = Budget::default();
+    let files = budget.unpack(package, within)?;
+    expand_within(&mut budget, files, 1)
 }
 
 /// Unpacks the packages of subcharts in the files of a chart.
-pub fn expand(files: EngineFiles) -> Result<EngineFiles, PackageError> {
-    let mut budget = Budget {
-        entries: MOST_ENTRIES,
-        bytes: MOST_BYTES,
-    };
-    budget.expand(files, 0)
+pub fn expand(files: EngineFiles) -> Result<EngineFiles, ArchiveError> {
+    expand_within(&mut Budget::default(), files, 0)
 }
 
-impl Budget {
-    fn expand(&mut self, files: EngineFiles, depth: usize) -> Result<EngineFiles, PackageError> {
-        let mut expanded = EngineFiles::new();
-        for (path, content) in files {
-            let Some(folder) = subchart(&path) else {
-                expanded.insert(path, content);
-                continue;
-            };
-            let refuse = |why| PackageError::Entry {
-                path: path.clone(),
-                why,
-            };
-            if depth >= DEEPEST {
-                return Err(refuse("is a package within too many others"));
-            }
-            let inner = self.unpack(&content)?;
-            for (inner, content) in self.expand(inner, depth + 1)? {
-                expanded.insert(format!("{folder}/{inner}"), content);
-            }
-        }
-        Ok(expanded)
-    }
-
-    /// Unpacks one package, without those in it.
-    fn unpack(&mut self, package: &[u8]) -> Result<EngineFiles, PackageError> {
-        let most = package.len().saturating_mul(RATIO).max(LEAST);
-        let limit = most.min(self.bytes);
-        let too_much = || {
-            PackageError::TooMuch(if limit == most {
-                format!("{RATIO} times the size of the package")
-            } else {
-                format!("{} MiB of files", MOST_BYTES >> 20)
-            })
+fn expand_within(
+    budget: &mut Budget,
+    files: EngineFiles,
+    depth: usize,
+) -> Result<EngineFiles, ArchiveError> {
+    let mut expanded = EngineFiles::new();
+    for (path, content) in files {
+        let Some(folder) = subchart(&path) else {
+            expanded.insert(path, content);
+            continue;
         };
-        let exceeded = Cell::new(false);
-        let read = self.read(Limited {
-            inner: MultiGzDecoder::new(package),
-            left: limit,
-            exceeded: &exceeded,
-        });
-        if exceeded.get() {
-            return Err(too_much());
+        if depth >= DEEPEST {
+            return Err(ArchiveError::Entry {
+                path,
+                why: "is a package within too many others",
+            });
         }
-        let files = read?;
-        let used: usize = files.values().map(Bytes::len).sum();
-        self.bytes = self.bytes.saturating_sub(used);
-        Ok(files)
-    }
-
-    fn read(&mut self, archive: impl io::Read) -> Result<EngineFiles, PackageError> {
-        let mut archive = Archive::new(archive);
-        let mut files = EngineFiles::new();
-        for entry in archive.entries()? {
-            let mut entry = entry?;
-            self.entries = self.entries.checked_sub(1).ok_or_else(|| {
-                PackageError::TooMuch(format!("{MOST_ENTRIES} files and folders"))
-            })?;
-            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            let refuse = |why| PackageError::Entry {
-                path: name.clone(),
-                why,
-            };
-            match entry.header().entry_type() {
-                EntryType::Regular | EntryType::Continuous => {}
-                EntryType::Directory | EntryType::XGlobalHeader => continue,
-                _ => return Err(refuse("is neither a file nor a folder")),
-            }
-            let path = within(&name).map_err(refuse)?;
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content)?;
-            if files.insert(path, content.into()).is_some() {
-                return Err(refuse("is there twice"));
-            }
+        let inner = budget.unpack(&content, within)?;
+        for (inner, content) in expand_within(budget, inner, depth + 1)? {
+            expanded.insert(format!("{folder}/{inner}"), content);
         }
-        Ok(files)
     }
-}
-
-/// Reader that fails beyond a number of bytes.
-struct Limited<'a, R> {
-    inner: R,
-    left: usize,
-    exceeded: &'a Cell<bool>,
-}
-
-impl<R: io::Read> io::Read for Limited<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        let Some(left) = self.left.checked_sub(read) else {
-            self.exceeded.set(true);
-            return Err(io::ErrorKind::FileTooLarge.into());
-        };
-        self.left = left;
-        Ok(read)
-    }
+    Ok(expanded)
 }
 
 /// Returns the folder that replaces the package of a subchart.
@@ -197,19 +79,10 @@ pub fn package_digest(package: &[u8]) -> String {
 /// Returns the digest of a folder: that of a tar archive of its files, sorted by path, with mode
 /// 0644 and without owner and time.
 pub fn folder_digest(files: &BTreeMap<String, Bytes>) -> String {
-    let mut archive = Builder::new(Hashed(Sha256::new()));
-    for (path, content) in files {
-        let mut header = Header::new_gnu();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        // Writing to a hash cannot fail, and a longer path gets an entry of its own.
-        let _written = archive.append_data(&mut header, path, &**content);
-    }
-    let hashed = archive.into_inner().map(|Hashed(hash)| hash);
-    written(&hashed.unwrap_or_default().finalize())
+    let mut hash = Hashed(Sha256::new());
+    // Writing to a hash cannot fail.
+    let _written = write(files, &mut hash);
+    written(&hash.0.finalize())
 }
 
 struct Hashed(Sha256);
@@ -242,6 +115,8 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use pleach_model::tree::MOST_ENTRIES;
+    use tar::{Builder, EntryType, Header};
 
     use super::*;
 
