@@ -31,7 +31,15 @@ const PURE: [&str; 10] = [
 ];
 
 /// Crates with I/O.
-const IO: [&str; 6] = ["cluster", "controller", "engine", "files", "forge", "git"];
+const IO: [&str; 7] = [
+    "cluster",
+    "controller",
+    "engine",
+    "files",
+    "forge",
+    "git",
+    "oci",
+];
 
 /// Returns the folders of the product's code.
 fn product() -> impl Iterator<Item = String> {

@@ -23,6 +23,7 @@ mod golden;
 mod hooks;
 mod listeners;
 mod mirror;
+mod oci;
 mod plan;
 mod pull_requests;
 mod push;

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod browser;
 pub mod chaos;
 pub mod control_plane;
+pub mod cosign;
 pub mod demo;
 pub mod dump;
 pub mod faults;
