@@ -2,10 +2,12 @@
 //! checkout. [`write`] adds commits to a branch, [`mirror`] copies remote repositories.
 
 pub mod app;
+pub mod artifact;
 pub mod branch_history;
 pub mod budget;
 pub mod change;
 mod channel;
+pub mod contents;
 pub mod fetch;
 mod frames;
 mod history;
@@ -25,10 +27,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use git2::{ErrorCode, Repository, StatusOptions, StatusShow};
-use pleach_model::tree::TreeError;
-
 use pleach_files::sandbox::SandboxError;
 use pleach_files::{FileError, WorkingTree};
+use pleach_model::tree::TreeError;
 
 pub use tree::GitTree;
 pub use write::{Branch, Upstream};

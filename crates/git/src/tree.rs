@@ -80,6 +80,12 @@ impl GitTree {
         self.commit.to_string()
     }
 
+    /// Returns the time of the commit, in seconds since 1970.
+    pub(super) fn seconds(&self) -> Option<i64> {
+        let commit = self.repository.find_commit(self.commit).ok()?;
+        Some(commit.time().seconds())
+    }
+
     /// Returns an identifier of the content at a path. Equal content has equal identifiers.
     pub fn content(&self, path: &str) -> Result<String, TreeError> {
         let Entry { id, mode, .. } = self.entry(path)?;
