@@ -33,6 +33,7 @@ mod plan;
 mod plan_file;
 mod preview;
 mod promote;
+mod push;
 mod recover;
 mod render;
 mod rollback;
@@ -159,6 +160,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
     Promote(promote::PromoteArgs),
+    Push(push::PushArgs),
     Suspend(suspend::SuspendArgs),
     Resume(suspend::ResumeArgs),
     Sync(suspend::SyncArgs),
@@ -212,6 +214,7 @@ impl Cli {
             | Command::Rollback(_)
             | Command::Preview(_)
             | Command::Promote(_)
+            | Command::Push(_)
             | Command::Doctor(_)
             | Command::Suspend(_)
             | Command::Resume(_)
@@ -276,6 +279,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
         Command::Promote(args) => runtime::block_on(&cancel, promote::run(ui, &context, args)),
+        Command::Push(args) => runtime::block_on(&cancel, push::run(ui, &context, args)),
         Command::Suspend(args) => runtime::block_on(&cancel, suspend::suspend(ui, &context, args)),
         Command::Resume(args) => runtime::block_on(&cancel, suspend::resume(ui, &context, args)),
         Command::Sync(args) => runtime::block_on(&cancel, suspend::sync(ui, &context, args)),

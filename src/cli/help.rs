@@ -25,7 +25,7 @@ const GROUPS: [Group; 7] = [
     },
     Group {
         title: "Change",
-        commands: &["apply", "rollback", "promote", "uninstall"],
+        commands: &["apply", "rollback", "promote", "push", "uninstall"],
     },
     Group {
         title: "Observe",

@@ -16,6 +16,7 @@ mod lint;
 mod logs;
 mod preview;
 mod promote;
+mod push;
 mod render;
 mod sops;
 mod status;

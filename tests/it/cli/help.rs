@@ -15,6 +15,7 @@ use super::Folder;
 #[case("render", &["render"])]
 #[case("lint", &["lint"])]
 #[case("vendor", &["vendor"])]
+#[case("push", &["push"])]
 #[case("diff", &["diff"])]
 #[case("plan", &["plan"])]
 #[case("apply", &["apply"])]
