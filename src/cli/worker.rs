@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
 use pleach_engine::engines::{self, EngineRunner, EngineSearch};
+use pleach_engine::pulling::Pull;
 use pleach_engine::{bounded_render, fetching};
 use pleach_files::bounds::{bound, bound_files, defer};
 use pleach_files::sandbox::{Work as Restricted, confine};
@@ -34,6 +35,8 @@ pub(crate) struct WorkerArgs {
 enum Work {
     /// Fetch from a remote repository. Another process unpacks the objects
     Fetch,
+    /// Pull an artifact, and write it as a commit
+    Pull,
     /// Unpack the objects of a fetch
     Unpack,
     /// Render an environment, and print its objects
@@ -50,6 +53,7 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
     }
     match args.work {
         Work::Fetch => ui.print(&fetch()?),
+        Work::Pull => ui.print(&pull()?),
         Work::Unpack => unpack()?,
         Work::Render => {
             let request = request(bounded_render::COMPUTING)?;
@@ -82,6 +86,21 @@ fn fetch() -> Result<String, CliError> {
     };
     confine(work).map_err(failed)?;
     fetching::execute(&request, unpacker).map_err(failed)
+}
+
+/// Pulls an artifact. This process has the credentials of its registry, and writes only the bare
+/// repository.
+fn pull() -> Result<String, CliError> {
+    let request: Pull = serde_json::from_str(&request(FETCHING)?).map_err(failed)?;
+    let (certificates, scratch) = (certificates(), temp_dir());
+    let read = [certificates, git_settings()].concat();
+    let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+    let work = Restricted::Connect {
+        read: &read,
+        write: &[&scratch, &request.folder],
+    };
+    confine(work).map_err(failed)?;
+    serde_json::to_string(&request.execute()).map_err(failed)
 }
 
 /// Unpacks a fetch. Its standard input and output lead to the process with the connection.

@@ -45,6 +45,7 @@ mod kubectl;
 mod lifecycle;
 mod lint;
 mod loop_approval;
+mod loop_artifacts;
 mod loop_crashes;
 mod loop_depends;
 mod loop_drift;

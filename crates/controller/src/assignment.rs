@@ -15,6 +15,8 @@ pub(super) struct Assigned {
     pub(super) repository: String,
     /// The remote of the repository.
     pub(super) remote: Remote,
+    /// Whether previous commits can be fetched. Artifacts have none.
+    pub(super) has_history: bool,
     /// Source policy: the cluster and the restrictions.
     pub(super) source_policy: Arc<SourcePolicy>,
     /// Branch and repository, as text.
@@ -40,7 +42,11 @@ pub(super) enum AssignedCommit {
         message: String,
     },
     /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
-    Untrusted { commit: String, message: String },
+    Untrusted {
+        reason: &'static str,
+        commit: String,
+        message: String,
+    },
     /// The repository was not fetched yet.
     Unknown,
 }
@@ -54,7 +60,12 @@ impl Assigned {
                 reason: (*reason).to_owned(),
                 message: message.clone(),
             },
-            AssignedCommit::Untrusted { commit, message } => Commit::Untrusted {
+            AssignedCommit::Untrusted {
+                reason,
+                commit,
+                message,
+            } => Commit::Untrusted {
+                reason: (*reason).to_owned(),
                 commit: commit.clone(),
                 message: message.clone(),
             },

@@ -148,6 +148,9 @@ impl HistoryLookup {
         let Some(source) = assigned.source_policy.source(&self.environment) else {
             return Ok(None);
         };
+        if !assigned.has_history {
+            return Ok(None);
+        }
         let (permit, known) = match known {
             Some(RetainedHistory { permit, known }) => (permit, Some(known)),
             None => (self.permit().await?, None),

@@ -13,6 +13,7 @@
 //! knows no consumer.
 
 mod approval;
+mod artifact;
 mod assignment;
 mod backoff;
 mod catch_panic;
@@ -55,6 +56,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+pub use self::artifact::WatchedArtifact;
 pub use self::event::{
     ControllerEvent, EnvironmentOwner, EventReceivers, EventSender, RetainedOutcome,
 };

@@ -10,6 +10,7 @@ use pleach_planner::observe::ClusterId;
 use pleach_reconciler::config::{Branches, Disk, Reserved};
 use pleach_state::inventory::Source;
 
+use super::artifact::WatchedArtifact;
 use super::pull_requests::Previews;
 use super::replicas::ReplicaGroup;
 use pleach_cluster::Connection;
@@ -41,12 +42,25 @@ pub struct Setup {
 pub struct Repository {
     /// Name in messages.
     pub name: String,
-    /// Its remote.
+    /// Its remote. Of an artifact, only the URL counts.
     pub remote: Remote,
+    /// The artifact that is followed instead of git branches.
+    pub artifact: Option<WatchedArtifact>,
     /// Source policies of the environments that are synced from it.
     pub source_policies: Vec<Arc<SourcePolicy>>,
     /// Configuration of pull request previews; `None` if disabled.
     pub previews: Option<Previews>,
+}
+
+impl Repository {
+    /// Returns the reason of a stall without a trusted signature.
+    pub(super) fn untrusted(&self) -> &'static str {
+        if self.artifact.is_some() {
+            "UntrustedArtifact"
+        } else {
+            "UntrustedCommit"
+        }
+    }
 }
 
 /// Source policy: environments of a repository, with their cluster and restrictions.

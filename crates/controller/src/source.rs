@@ -7,6 +7,7 @@ use pleach_reconciler::config::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::artifact::ArtifactCopy;
 use super::backoff::{self, FetchSchedule, FetchTrigger};
 use super::known_environments::{EnvironmentLookup, RecordedEnvironment};
 use super::{ControllerEvent, Fetching, Repository, Shared};
@@ -41,14 +42,14 @@ pub(super) async fn follow(
     (sender, changed): (watch::Sender<SourceState>, Arc<Notify>),
     shared: Shared,
 ) {
-    let mut mirror = None;
+    let mut copies = Copies::default();
     let mut lookup = EnvironmentLookup::new(&repository);
     let mut failures = 0;
     let mut fetch_trigger = FetchTrigger::new(trigger);
     loop {
         let (started, requests) = (Instant::now(), fetch_schedule.requests());
         fetch_trigger.clear();
-        let fetching = fetch(&repository, &mut mirror, &shared.fetching);
+        let fetching = fetch(&repository, &mut copies, &shared.fetching);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
         };
@@ -115,13 +116,23 @@ pub(super) async fn follow(
     }
 }
 
-/// Fetches once. Connections of the mirror have deadlines.
+/// Copies of a repository: one of them is in use.
+#[derive(Default)]
+struct Copies {
+    mirror: Option<Mirror>,
+    artifact: ArtifactCopy,
+}
+
+/// Fetches once. Connections have deadlines.
 async fn fetch(
     repository: &Repository,
-    mirror: &mut Option<Mirror>,
+    copies: &mut Copies,
     fetching: &Fetching,
 ) -> Result<Fetched, String> {
-    let taken = mirror.take();
+    if let Some(artifact) = &repository.artifact {
+        return copies.artifact.fetch(artifact, fetching).await;
+    }
+    let taken = copies.mirror.take();
     let remote = repository.remote.clone();
     let limits = Limits::of(fetching.budget.clone());
     let branches: Vec<Branches> = repository
@@ -137,6 +148,6 @@ async fn fetch(
         (taken, fetched)
     });
     let (back, fetched) = calling.await.map_err(|error| words(&error))?;
-    *mirror = Some(back);
+    copies.mirror = Some(back);
     fetched.map_err(|error| words(&error))
 }

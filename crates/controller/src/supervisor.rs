@@ -98,6 +98,7 @@ impl<'a> Supervisor<'a> {
                         .and_then(|fetched| fetched.distrusted.get(&candidate.branch));
                     let assignment = match (&candidate.commit, distrusted, &state.fetched) {
                         (Some(commit), Some(message), _) => AssignedCommit::Untrusted {
+                            reason: self.repositories[candidate.repository].untrusted(),
                             commit: commit.clone(),
                             message: message.clone(),
                         },
@@ -136,6 +137,7 @@ impl<'a> Supervisor<'a> {
             let assigned = Assigned {
                 repository: repository.name.clone(),
                 remote: repository.remote.clone(),
+                has_history: repository.artifact.is_none(),
                 source_policy: Arc::clone(&repository.source_policies[candidate.source_policy]),
                 origin,
                 commit: assignment,

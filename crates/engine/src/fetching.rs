@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::words;
-use crate::worker::{self, WorkerError};
+use crate::worker::{self, Ended, WorkerError};
 use pleach_git::fetch::{Carrier, Failure, Fetch, FetchError, Received};
 
 /// Divisor of the connection time-out: the process gets that share extra to end by itself.
@@ -96,6 +96,31 @@ impl Fetcher {
     /// Fetches with the pleach binary at `program`.
     pub fn by(program: PathBuf) -> Self {
         Self { program }
+    }
+
+    /// Runs a command of `pleach worker` with a request and a time-out.
+    pub(crate) async fn work(
+        &self,
+        name: &str,
+        request: &[u8],
+        time: Duration,
+    ) -> Result<Ended, String> {
+        let time = time + (time / GRACE).max(LEAST_GRACE);
+        // Deleted with its content on drop, also when the process is killed.
+        let scratch = pleach_files::temporary_folder().map_err(|error| words(&error))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["worker", name])
+            .env_clear()
+            .envs(variables(&VARIABLES))
+            .env("TMPDIR", scratch.path());
+        let ended = worker::run(&mut command, request, (time, LONGEST_OUTPUT)).await;
+        ended.map_err(|error| match error {
+            WorkerError::TimedOut(time) => {
+                format!("the server did not answer within {time:?}")
+            }
+            WorkerError::Failed(error) => error.to_string(),
+        })
     }
 
     /// Runs a blocking call that fetches, on a thread. If this future is dropped, the current child

@@ -13,6 +13,7 @@ pub mod mask;
 pub mod planning;
 pub mod preview;
 pub mod preview_process;
+pub mod pulling;
 pub mod recover;
 pub mod refusals;
 pub mod stop;

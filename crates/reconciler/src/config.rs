@@ -2,10 +2,12 @@
 //! repositories to follow, their clusters, and limits. A branch that the controller serves can
 //! neither set nor widen any of it.
 
+mod artifact;
 mod branches;
 mod credentials;
 mod disk;
 mod forge;
+mod grant;
 mod notifications;
 mod reserved;
 mod ssh;
@@ -14,14 +16,15 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
 use self::credentials::credentials;
+use self::grant::{branches_of, grant};
 use pleach_config::decode::decode;
 use pleach_config::read_file::read_own;
-use pleach_formats::file::{self, Approval, ForgeKind};
-use pleach_formats::window::Windows;
+use pleach_formats::file::{self, ForgeKind};
 use pleach_model::finding::Finding;
 use pleach_model::object::{Located, Origin, Places};
 use pleach_model::tree::MemoryTree;
 
+pub use artifact::ArtifactSource;
 pub use branches::{
     BranchAssignment, BranchCandidate, Branches, EnvironmentKey, Heads, assign_branches,
     contenders, overlapping,
@@ -59,8 +62,10 @@ pub struct Controller {
 pub struct WatchedRepository {
     /// Name in messages and metrics.
     pub name: String,
-    /// URL of the repository.
+    /// URL of the repository, or address of the artifact.
     pub url: String,
+    /// How to pull the artifact, if this is one.
+    pub artifact: Option<ArtifactSource>,
     /// Credentials for the repository.
     pub auth: Auth,
     /// File with the keys of trusted commit signatures. `None` if commits need no signature.
@@ -259,6 +264,7 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
         let message = "`repositories`: at least one repository is required";
         findings.push(places.error_at("repositories", "missing-field", message));
     }
+    let registries = artifact::registries(value.registries.unwrap_or_default(), findings);
     let mut names: BTreeMap<String, Origin> = BTreeMap::new();
     let mut repositories = Vec::new();
     for declared in value.repositories {
@@ -272,7 +278,12 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
                     .error_at("name", "duplicate-repository", message),
             );
         }
-        repositories.push(repository(declared, findings));
+        let resolved = if declared.oci.is_some() {
+            artifact::repository(declared, &registries, findings)
+        } else {
+            repository(declared, findings)
+        };
+        repositories.extend(resolved);
     }
     let notifications = value.notifications.unwrap_or_default();
     let notifications = notifications::resolve(notifications, findings);
@@ -289,12 +300,17 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
 fn repository(
     declared: Located<file::WatchedRepository>,
     findings: &mut Vec<Finding>,
-) -> WatchedRepository {
+) -> Option<WatchedRepository> {
     let Located { value, places } = declared;
-    let file::WatchedRepository { name, url, .. } = value;
-    if name.is_empty() || !name.bytes().all(is_name) {
-        let message = "`name`: only lower-case letters, digits and `-` are allowed";
-        findings.push(places.error_at("name", "invalid-name", message));
+    check_name(&value.name, &places, findings);
+    let Some(url) = value.url else {
+        let message = "`url` is required, or `oci` for an artifact";
+        findings.push(places.error("missing-field", message));
+        return None;
+    };
+    if value.tag.is_some() {
+        let message = "`tag`: it has no effect without `oci`";
+        findings.push(places.error_at("tag", "invalid-value", message));
     }
     let transport = Transport::of(&url);
     if let Err(message) = check_url(&url, transport, value.auth.is_some()) {
@@ -332,22 +348,49 @@ fn repository(
     let webhook = value
         .forge
         .and_then(|forge| Some((forge.value.kind, forge.value.webhook_secret_file?)));
-    if value.environments.is_empty() {
-        let message = "`environments`: at least one environment is required";
-        findings.push(places.error_at("environments", "missing-field", message));
-    }
+    check_environments(&value.environments, &places, findings);
     let environments = value.environments.into_iter();
     let environments = environments
-        .filter_map(|declared| grant(declared, findings))
+        .filter_map(|declared| {
+            let branches = branches_of(&declared, findings);
+            grant(declared, branches, findings)
+        })
         .collect();
-    WatchedRepository {
-        name,
+    let keys = value.verify.and_then(|verify| {
+        let keys = verify.value.keys_file;
+        if keys.is_none() || verify.value.cosign_keys_file.is_some() {
+            let message = "`verify`: commits need `keysFile`";
+            findings.push(verify.places.error("missing-field", message));
+        }
+        keys
+    });
+    Some(WatchedRepository {
+        name: value.name,
         url,
+        artifact: None,
         auth: auth.unwrap_or(Auth::Anonymous),
-        keys: value.verify.map(|verify| verify.keys_file),
+        keys,
         webhook,
         forge,
         environments,
+    })
+}
+
+fn check_name(name: &str, places: &Places, findings: &mut Vec<Finding>) {
+    if name.is_empty() || !name.bytes().all(is_name) {
+        let message = "`name`: only lower-case letters, digits and `-` are allowed";
+        findings.push(places.error_at("name", "invalid-name", message));
+    }
+}
+
+fn check_environments(
+    environments: &[Located<file::EnvironmentGrant>],
+    places: &Places,
+    findings: &mut Vec<Finding>,
+) {
+    if environments.is_empty() {
+        let message = "`environments`: at least one environment is required";
+        findings.push(places.error_at("environments", "missing-field", message));
     }
 }
 
@@ -447,106 +490,6 @@ pub fn is_unprotected(url: &str) -> bool {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
     Transport::of(url) == Some(Transport::Http) && !forge::is_loopback(authority)
-}
-
-fn grant(
-    declared: Located<file::EnvironmentGrant>,
-    findings: &mut Vec<Finding>,
-) -> Option<EnvironmentGrant> {
-    let Located { value, places } = declared;
-    let branches = match (value.matches, value.name, value.branch) {
-        (Some(pattern), None, None) => {
-            let branches = Branches::pattern(&pattern);
-            if branches.is_none() {
-                let message = format!(
-                    "`match`: `{pattern}` must contain exactly one `*`, which stands for the environment name"
-                );
-                findings.push(places.error_at("match", "invalid-value", message));
-            }
-            branches
-        }
-        (None, Some(environment), Some(branch)) => Some(Branches::One {
-            environment,
-            branch,
-        }),
-        _ => {
-            let message = "either `match`, or `name` and `branch`, is required";
-            findings.push(places.error("missing-field", message));
-            None
-        }
-    };
-    let cluster_id = value.cluster.id.clone();
-    let connection = connection(value.cluster, findings);
-    let user = value.service_account.map(|account| {
-        let parts: Vec<&str> = account.split('/').collect();
-        let is_one = parts.len() == 2 && parts.iter().all(|part| part.bytes().all(is_subdomain));
-        if !is_one {
-            let message = format!("`serviceAccount`: `{account}` is not `NAMESPACE/NAME`");
-            findings.push(places.error_at("serviceAccount", "invalid-value", message));
-        }
-        format!("system:serviceaccount:{}", parts.join(":"))
-    });
-    let minimum = value.minimum.unwrap_or_default();
-    let minimum = Minimum {
-        interval: minimum.interval.map(|interval| interval.0),
-        needs_approval: minimum.approval == Some(Approval::Digest),
-        windows: Windows::resolve("minimum", minimum.windows, findings),
-        protect: minimum.protect.unwrap_or_default(),
-    };
-    Some(EnvironmentGrant {
-        branches: branches?,
-        cluster_id,
-        connection: connection?,
-        user,
-        allow: match value.allow {
-            file::Allow::All(_) => None,
-            file::Allow::Only(list) => Some(Allow::new(&list)),
-        },
-        minimum,
-        age_keys: value.decryption.map(|decryption| decryption.age_keys_file),
-    })
-}
-
-fn connection(
-    declared: Located<file::ClusterGrant>,
-    findings: &mut Vec<Finding>,
-) -> Option<ConnectionGrant> {
-    let Located { value, places } = declared;
-    if value.id.is_empty() {
-        let message = "`id`: expected the uid of the cluster's namespace kube-system";
-        findings.push(places.error_at("id", "invalid-value", message));
-    }
-    let in_cluster = value.in_cluster == Some(true);
-    match (in_cluster, value.kubeconfig_file, value.kubeconfig_secret) {
-        (true, None, None) => Some(ConnectionGrant::InCluster),
-        (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
-        (false, None, Some(secret)) => kubeconfig_of(secret, findings),
-        _ => {
-            let message = "`cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required";
-            findings.push(places.error("missing-field", message));
-            None
-        }
-    }
-}
-
-fn kubeconfig_of(
-    declared: Located<file::KubeconfigSecret>,
-    findings: &mut Vec<Finding>,
-) -> Option<ConnectionGrant> {
-    let Located { value, places } = declared;
-    let mut is_sound = true;
-    for (key, name) in [("namespace", &value.namespace), ("name", &value.name)] {
-        if name.is_empty() || !name.bytes().all(is_subdomain) {
-            let message = format!("`{key}`: `{name}` is not an object name");
-            findings.push(places.error_at(key, "invalid-value", message));
-            is_sound = false;
-        }
-    }
-    is_sound.then_some(ConnectionGrant::Secret {
-        namespace: value.namespace,
-        name: value.name,
-        key: value.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
-    })
 }
 
 fn is_name(byte: u8) -> bool {

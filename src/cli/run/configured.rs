@@ -17,7 +17,7 @@ use super::{Plan, RunArgs, own_release, program};
 use crate::cli::{Context, error::CliError, session::keys};
 use pleach_cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 use pleach_controller::server::{hooks::Hook, notifications};
-use pleach_controller::{Live, Previews, Repository, SourcePolicy};
+use pleach_controller::{Live, Previews, Repository, SourcePolicy, WatchedArtifact};
 use pleach_engine::planning::agent;
 use pleach_forge::{Forge, Token};
 use pleach_git::{
@@ -107,6 +107,7 @@ pub(super) fn from_file(
                 auth,
                 keys: repository.keys.map(|keys| folder.join(keys)),
             },
+            artifact: repository.artifact.map(|one| artifact(folder, one)),
             source_policies: grants,
             previews: match previews {
                 Some((forge, live)) => Some(Previews {
@@ -239,6 +240,24 @@ fn auth(folder: &Path, auth: config::Auth) -> Auth {
             key,
             api,
         } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
+    }
+}
+
+/// Returns the artifact to follow. File names are relative to the configuration.
+fn artifact(folder: &Path, source: config::ArtifactSource) -> WatchedArtifact {
+    let config::ArtifactSource {
+        repository,
+        tag,
+        keys,
+        docker_config,
+        authorities,
+    } = source;
+    WatchedArtifact {
+        repository,
+        tag,
+        keys: keys.map(|file| folder.join(file)),
+        docker_config: docker_config.map(|file| folder.join(file)),
+        authorities: authorities.map(|file| folder.join(file)),
     }
 }
 

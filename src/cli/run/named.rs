@@ -91,6 +91,7 @@ pub(super) async fn from_arguments(
         repositories: vec![Repository {
             name: "repository".to_owned(),
             remote,
+            artifact: None,
             source_policies: grants.collect(),
             previews: None,
         }],

@@ -79,6 +79,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
     Assigned {
         repository: "fleet".to_owned(),
         remote: remote.clone(),
+        has_history: true,
         source_policy: Arc::new(source_policy),
         origin: "env/web of fleet".to_owned(),
         commit: AssignedCommit::Followed {

@@ -84,6 +84,7 @@ fn repository(environments: &[&str]) -> Repository {
             auth: Auth::Anonymous,
             keys: None,
         },
+        artifact: None,
         source_policies: environments.iter().map(source_policy).collect(),
         previews: None,
     }

@@ -27,6 +27,8 @@ pub struct Controller {
     pub disk: Option<Located<Disk>>,
     /// Repositories to follow.
     pub repositories: Vec<Located<WatchedRepository>>,
+    /// Registries of artifacts, with their credentials.
+    pub registries: Option<Vec<Located<RegistryAccess>>>,
     /// Notification about releases.
     pub notifications: Option<Vec<Located<Notification>>>,
 }
@@ -56,11 +58,15 @@ pub struct WatchedRepository {
     /// Name in messages and metrics.
     pub name: String,
     /// A URL (https or ssh), or the path of a folder.
-    pub url: String,
+    pub url: Option<String>,
+    /// An artifact instead of a git repository, such as `oci://registry.example.org/fleet`.
+    pub oci: Option<String>,
+    /// The tag of the artifact to follow.
+    pub tag: Option<String>,
     /// Credentials for the repository.
     pub auth: Option<Located<Auth>>,
     /// Signatures that are required.
-    pub verify: Option<SignedCommits>,
+    pub verify: Option<Located<RequiredSignatures>>,
     /// Whether an http URL is accepted without signatures, although anyone on the network path can
     /// change the commits.
     pub insecure: Option<bool>,
@@ -100,12 +106,26 @@ pub struct GithubApp {
     pub private_key_file: String,
 }
 
-/// Required signatures of commits.
+/// Required signatures of commits or of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SignedCommits {
-    /// File with the trusted keys.
-    pub keys_file: String,
+pub struct RequiredSignatures {
+    /// File with the trusted keys of commits.
+    pub keys_file: Option<String>,
+    /// File with the trusted public keys of an artifact, as cosign writes them.
+    pub cosign_keys_file: Option<String>,
+}
+
+/// Access to a registry of artifacts. All of it are files.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RegistryAccess {
+    /// Host, with the port if there is one.
+    pub host: String,
+    /// Configuration file of docker with a user name and a password.
+    pub docker_config_file: Option<String>,
+    /// CA certificates, besides those of the machine.
+    pub ca_file: Option<String>,
 }
 
 /// The forge that hosts a repository.

@@ -274,6 +274,7 @@ impl World {
         let commit = match self.random.u64(..8) {
             0 => reason("Contested"),
             1 => Commit::Untrusted {
+                reason: "UntrustedCommit".to_owned(),
                 commit,
                 message: "why".to_owned(),
             },

@@ -41,9 +41,13 @@ impl Environment {
                 self.looked_up = None;
                 self.stall(Stall::new(reason, message.clone()), None);
             }
-            Commit::Untrusted { commit, message } => {
+            Commit::Untrusted {
+                reason,
+                commit,
+                message,
+            } => {
                 self.forget_load();
-                self.stall(Stall::new("UntrustedCommit", message.clone()), Some(commit));
+                self.stall(Stall::new(reason, message.clone()), Some(commit));
             }
             Commit::Unknown => {
                 // A stall without a commit is over. The first commit is still expected.

@@ -54,6 +54,8 @@ pub enum Commit {
     },
     /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
     Untrusted {
+        /// Reason of the stall: `UntrustedCommit` or `UntrustedArtifact`.
+        reason: String,
         /// The commit.
         commit: String,
         /// One line.

@@ -154,9 +154,10 @@ fn keep_time(before: &[Value], condition: &mut Value) {
 }
 
 /// Reasons of condition Stalled with which the newest commit is refused.
-const REFUSED: [&str; 4] = [
+const REFUSED: [&str; 5] = [
     "InvalidRepository",
     "Refused",
+    "UntrustedArtifact",
     "UntrustedCommit",
     "WrongCluster",
 ];

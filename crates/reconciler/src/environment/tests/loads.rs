@@ -122,6 +122,7 @@ fn an_assignment_without_a_commit_has_its_stall() {
         message: "why".to_owned(),
     };
     let untrusted = Commit::Untrusted {
+        reason: "UntrustedCommit".to_owned(),
         commit: "c2".to_owned(),
         message: "why".to_owned(),
     };

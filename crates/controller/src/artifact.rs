@@ -1,0 +1,131 @@
+//! Pulls of the artifact that a repository is.
+
+use std::path::{Path, PathBuf};
+
+use pleach_engine::pulling::{Pull, Pulled};
+use pleach_engine::words;
+use pleach_git::artifact::ArtifactMirror;
+use pleach_git::mirror::{Fetched, Limits};
+use pleach_model::oci::OciRepository;
+use pleach_oci::credentials;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::Fetching;
+
+/// Artifact to follow. Its files are read for each pull, so they can be rotated.
+#[derive(Debug, Clone)]
+pub struct WatchedArtifact {
+    /// Repository in the registry.
+    pub repository: OciRepository,
+    /// The tag.
+    pub tag: String,
+    /// File with the trusted public keys. `None`: signatures are not required.
+    pub keys: Option<PathBuf>,
+    /// Configuration file of docker. `None`: anonymous access.
+    pub docker_config: Option<PathBuf>,
+    /// File with CA certificates, besides those of the machine.
+    pub authorities: Option<PathBuf>,
+}
+
+/// Copy of an artifact, with the rate limit of its registry.
+#[derive(Default)]
+pub(super) struct ArtifactCopy {
+    mirror: Option<ArtifactMirror>,
+    /// End of the rate limit, with its message.
+    limited: Option<(Instant, String)>,
+}
+
+impl ArtifactCopy {
+    /// Pulls the artifact if the tag has another one. Does not ask a registry before the end of its
+    /// rate limit.
+    pub(super) async fn fetch(
+        &mut self,
+        artifact: &WatchedArtifact,
+        fetching: &Fetching,
+    ) -> Result<Fetched, String> {
+        if let Some((end, message)) = &self.limited
+            && Instant::now() < *end
+        {
+            return Err(message.clone());
+        }
+        self.limited = None;
+        let mut mirror = self
+            .mirror
+            .take()
+            .unwrap_or_else(|| ArtifactMirror::within(Limits::of(fetching.budget.clone())));
+        let to_read = artifact.clone();
+        let preparing = spawn_blocking(move || {
+            let pull = request(&to_read, &mut mirror);
+            (mirror, pull)
+        });
+        let (mut mirror, pull) = preparing.await.map_err(|error| words(&error))?;
+        let pulled = match pull {
+            Ok(pull) => fetching.fetcher.pull(&pull).await.map_err(|error| {
+                let limit = error.retry_after.map(|after| Instant::now() + after);
+                self.limited = limit.map(|end| (end, error.message.clone()));
+                error.message
+            }),
+            Err(message) => Err(message),
+        };
+        let tag = artifact.tag.clone();
+        let finishing = spawn_blocking(move || {
+            let fetched = finish(&mut mirror, &tag, pulled);
+            (mirror, fetched)
+        });
+        let (mirror, fetched) = finishing.await.map_err(|error| words(&error))?;
+        self.mirror = Some(mirror);
+        fetched
+    }
+}
+
+/// Prepares a pull: reads the credentials and keys, and makes the repository that gets the commit.
+fn request(artifact: &WatchedArtifact, mirror: &mut ArtifactMirror) -> Result<Pull, String> {
+    let config = artifact.docker_config.as_deref().map(read).transpose()?;
+    let credentials = match (&artifact.docker_config, config) {
+        (Some(file), Some(config)) => {
+            let host = &artifact.repository.host;
+            credentials::read(&config, host)
+                .map_err(|error| format!("{}: {error}", file.display()))?
+        }
+        _ => None,
+    };
+    let authorities = artifact.authorities.as_deref().map(text).transpose()?;
+    let keys = artifact.keys.as_deref().map(text).transpose()?;
+    let (folder, known) = mirror.prepare().map_err(|error| words(&error))?;
+    Ok(Pull {
+        address: artifact.repository.to_string(),
+        tag: artifact.tag.clone(),
+        credentials,
+        authorities,
+        keys,
+        folder,
+        known,
+    })
+}
+
+fn finish(
+    mirror: &mut ArtifactMirror,
+    tag: &str,
+    pulled: Result<Pulled, String>,
+) -> Result<Fetched, String> {
+    match pulled {
+        Ok(pulled) => {
+            let fetched = mirror.finish(tag, pulled.into());
+            fetched.map_err(|error| words(&error))
+        }
+        Err(message) => {
+            mirror.free().map_err(|error| words(&error))?;
+            Err(message)
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    pleach_files::read(file).map_err(|error| words(&error))
+}
+
+fn text(file: &Path) -> Result<String, String> {
+    let content = read(file)?;
+    String::from_utf8(content).map_err(|_| format!("{} is not text", file.display()))
+}
