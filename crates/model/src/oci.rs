@@ -1,7 +1,7 @@
 //! Addresses of OCI artifacts: `oci://HOST/REPOSITORY`, and their tags and digests.
 
 use std::fmt;
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 /// Scheme of addresses.
 pub const SCHEME: &str = "oci://";
