@@ -67,6 +67,13 @@ fn the_tag_of_a_signed_artifact_is_followed() {
     // A tag that moves back is followed.
     registry.move_tag("fleet:production", &first);
     fleet.until_value("first");
+    // Another key revokes the trust.
+    let other = CosignKey::generate().unwrap();
+    fleet.file("fleet.pub", &other.public_pem());
+    let said = fleet.until_condition("Stalled", "UntrustedArtifact");
+    assert!(said.contains("a signature is by another key"), "{said}");
+    fleet.file("fleet.pub", &key.public_pem());
+    fleet.until_not("Stalled");
     running.stopped();
 
     // A restart gives the same artifact the same revision.

@@ -32,6 +32,8 @@ pub struct WatchedArtifact {
 #[derive(Default)]
 pub(super) struct ArtifactCopy {
     mirror: Option<ArtifactMirror>,
+    /// Keys that the last imported artifact was checked with. Other ones check it again.
+    checked_with: Option<String>,
     /// End of the rate limit, with its message.
     limited: Option<(Instant, String)>,
 }
@@ -61,11 +63,7 @@ impl ArtifactCopy {
         });
         let (mut mirror, pull) = preparing.await.map_err(|error| words(&error))?;
         let pulled = match pull {
-            Ok(pull) => fetching.fetcher.pull(&pull).await.map_err(|error| {
-                let limit = error.retry_after.map(|after| Instant::now() + after);
-                self.limited = limit.map(|end| (end, error.message.clone()));
-                error.message
-            }),
+            Ok(pull) => self.pull(pull, fetching).await,
             Err(message) => Err(message),
         };
         let tag = artifact.tag.clone();
@@ -76,6 +74,27 @@ impl ArtifactCopy {
         let (mirror, fetched) = finishing.await.map_err(|error| words(&error))?;
         self.mirror = Some(mirror);
         fetched
+    }
+}
+
+impl ArtifactCopy {
+    async fn pull(&mut self, mut pull: Pull, fetching: &Fetching) -> Result<Pulled, String> {
+        if pull.keys != self.checked_with {
+            pull.known = None;
+        }
+        match fetching.fetcher.pull(&pull).await {
+            Ok(pulled) => {
+                if matches!(pulled, Pulled::Imported(_)) {
+                    self.checked_with = pull.keys;
+                }
+                Ok(pulled)
+            }
+            Err(error) => {
+                let limit = error.retry_after.map(|after| Instant::now() + after);
+                self.limited = limit.map(|end| (end, error.message.clone()));
+                Err(error.message)
+            }
+        }
     }
 }
 

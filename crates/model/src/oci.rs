@@ -1,7 +1,7 @@
 //! Addresses of OCI artifacts: `oci://HOST/REPOSITORY`, and their tags and digests.
 
-use std::fmt;
 use core::net::IpAddr;
+use std::fmt;
 
 /// Scheme of addresses.
 pub const SCHEME: &str = "oci://";
