@@ -17,11 +17,12 @@ const PRODUCTS: [&[&str]; 5] = [
 ];
 
 /// Crates without clock, files, network and randomness.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "config",
     "fields",
     "formats",
     "model",
+    "page",
     "planner",
     "reconciler",
     "render",
