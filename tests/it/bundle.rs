@@ -232,6 +232,16 @@ fn each_value_grants_what_it_says() {
     }
     assert!(lines(&found).contains(&"team  configmaps any watch".to_owned()));
 
+    let page = |auth: &str| format!("      ui: {{listen: '127.0.0.1:8081', auth: {auth}}}\n");
+    assert!(adds(least, &page("none")).is_empty());
+    let reviews = " authorization.k8s.io subjectaccessreviews any create".to_owned();
+    let tokens = " authentication.k8s.io tokenreviews any create".to_owned();
+    assert_eq!(
+        lines(&adds(least, &page("kubernetes"))),
+        [tokens, reviews.clone()]
+    );
+    assert_eq!(lines(&adds(least, &page("oidc"))), [reviews]);
+
     for (value, group) in [
         ("      gates: true\n", "admissionregistration.k8s.io"),
         ("      registrations: true\n", "registration.k8s.io"),
@@ -249,7 +259,7 @@ fn each_value_grants_what_it_says() {
 /// It can only change roles with these names, which are its own.
 #[test]
 fn it_may_change_its_own_roles_and_no_others() {
-    let most = "      gates: true\n      registrations: true\n      states: [team]\n      impersonates: [{namespace: deployers, names: [a]}]\n      deploys: [{apiGroups: [\"\"], resources: [secrets], namespaces: [app]}]\n";
+    let most = "      ui: {auth: kubernetes}\n      gates: true\n      registrations: true\n      states: [team]\n      impersonates: [{namespace: deployers, names: [a]}]\n      deploys: [{apiGroups: [\"\"], resources: [secrets], namespaces: [app]}]\n";
     for rights in ["", "      rights: namespaced\n      namespaces: [shop]\n"] {
         let values = format!("{rights}{most}");
         let objects = rendered(&values);
@@ -354,6 +364,40 @@ fn an_environment_says_who_may_reach_the_listeners() {
             1,
             "{policy}"
         );
+    }
+}
+
+#[test]
+fn the_web_page_is_reachable_as_far_as_it_listens() {
+    for (ui, expected) in [
+        ("", (false, false, false)),
+        (
+            "      ui: {listen: '127.0.0.1:8081'}\n",
+            (true, false, false),
+        ),
+        (
+            "      ui: {listen: '0.0.0.0:8081', auth: kubernetes, behindProxy: true, cookieKeyFile: secrets/ui/key}\n      uiFrom: [{podSelector: {}}]\n",
+            (true, true, true),
+        ),
+    ] {
+        let objects = rendered(ui);
+        let names = |list: &Value| {
+            let mut items = list.as_array().unwrap().iter();
+            items.any(|one| one["name"] == "ui")
+        };
+        let pod = &of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"];
+        let rules = &of_kind(&objects, "NetworkPolicy")[0]["spec"]["ingress"];
+        let mut rules = rules.as_array().unwrap().iter();
+        let found = (
+            names(&pod["containers"][0]["ports"]),
+            names(&of_kind(&objects, "Service")[0]["spec"]["ports"]),
+            rules.any(|rule| rule["ports"][0]["port"] == "ui"),
+        );
+        assert_eq!(found, expected, "{ui}");
+        let map = of_kind(&objects, "ConfigMap")[0];
+        let text = map["data"]["controller.yaml"].as_str().unwrap();
+        let read = pleach_reconciler::config::read("controller.yaml", text.as_bytes().to_vec());
+        assert_eq!(read.unwrap().page.is_some(), expected.0, "{ui}");
     }
 }
 

@@ -21,8 +21,8 @@ pub use bundle::{
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Disk, EnvironmentGrant,
     Everything, Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum, NamedObjects,
-    Notification, NotificationCause, NotificationWebhook, RegistryAccess, RequiredSignatures,
-    WatchedRepository,
+    Notification, NotificationCause, NotificationWebhook, OidcProvider, PageAuth, PageTls,
+    RegistryAccess, RequiredSignatures, WatchedRepository, WebPage,
 };
 pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,

@@ -9,6 +9,7 @@ mod disk;
 mod forge;
 mod grant;
 mod notifications;
+mod page;
 mod reserved;
 mod ssh;
 
@@ -32,6 +33,7 @@ pub use branches::{
 pub use disk::Disk;
 pub use forge::{ForgeAddress, check_api};
 pub use notifications::{Notification, StateChange};
+pub use page::{OidcClient, PAGE_EXPOSED, Page, SignIn, TlsFiles};
 use pleach_formats::sync::Minimum;
 use pleach_planner::allow::Allow;
 pub use reserved::Reserved;
@@ -47,6 +49,8 @@ pub struct Controller {
     pub listen: Option<SocketAddr>,
     /// Listen address for metrics and probes. `None` disables them.
     pub metrics: Option<SocketAddr>,
+    /// The web page. `None` disables it.
+    pub page: Option<Page>,
     /// Whether to watch objects for drift.
     pub drift_watch: bool,
     /// Disk limits for clones.
@@ -259,6 +263,7 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
     let metrics = value
         .metrics
         .and_then(|metrics| address(&metrics.places, &metrics.listen));
+    let page = value.ui.and_then(|ui| page::resolve(ui, findings));
     let disk = disk::resolve(value.disk, findings);
     if value.repositories.is_empty() {
         let message = "`repositories`: at least one repository is required";
@@ -290,6 +295,7 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
     Controller {
         listen,
         metrics,
+        page,
         drift_watch: value.drift_watch.unwrap_or(true),
         disk,
         repositories,

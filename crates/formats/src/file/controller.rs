@@ -20,6 +20,8 @@ pub struct Controller {
     pub listen: Option<String>,
     /// Metrics and probes.
     pub metrics: Option<Located<Metrics>>,
+    /// The web page.
+    pub ui: Option<Located<WebPage>>,
     /// Whether the controller watches objects, to detect drift immediately and not only at the
     /// interval; true if omitted.
     pub drift_watch: Option<bool>,
@@ -39,6 +41,68 @@ pub struct Controller {
 pub struct Metrics {
     /// Address to serve them on, such as `0.0.0.0:9090`.
     pub listen: String,
+}
+
+/// The web page of the controller.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WebPage {
+    /// Address to serve the page on, such as `127.0.0.1:8081`; no page if omitted.
+    pub listen: Option<String>,
+    /// How users sign in; `none` if omitted.
+    pub auth: Option<PageAuth>,
+    /// External address, such as `https://pleach.example.org`.
+    pub url: Option<String>,
+    /// Certificate of the listener.
+    pub tls: Option<Located<PageTls>>,
+    /// Whether a proxy in front of the listener terminates TLS.
+    pub behind_proxy: Option<bool>,
+    /// File with the key of the cookies: 32 bytes.
+    pub cookie_key_file: Option<String>,
+    /// The identity provider, with `auth: oidc`.
+    pub oidc: Option<Located<OidcProvider>>,
+}
+
+/// How users of the web page sign in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PageAuth {
+    /// Nobody signs in: the page is read-only, and only served on loopback.
+    None,
+    /// With a bearer token that the API server accepts.
+    Kubernetes,
+    /// At an identity provider.
+    Oidc,
+}
+
+/// Certificate of a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PageTls {
+    /// File with the certificate chain in PEM.
+    pub cert_file: String,
+    /// File with the private key in PEM.
+    pub key_file: String,
+}
+
+/// An identity provider that speaks OpenID Connect.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OidcProvider {
+    /// https URL of the issuer.
+    pub issuer: String,
+    /// Id of this client at the issuer.
+    pub client_id: String,
+    /// File with the secret of this client; none for a public client.
+    pub client_secret_file: Option<String>,
+    /// Claim with the user name; `sub` if omitted.
+    pub username_claim: Option<String>,
+    /// Prefix of user names in Kubernetes, such as `oidc:`; required, and can be empty.
+    pub username_prefix: Option<String>,
+    /// Claim with the groups; no groups if omitted.
+    pub groups_claim: Option<String>,
+    /// Prefix of groups in Kubernetes; required with `groupsClaim`, and can be empty.
+    pub groups_prefix: Option<String>,
 }
 
 /// Disk space of copies of repositories, in amounts such as `3Gi`.
