@@ -1,6 +1,6 @@
 //! Reports for users.
 //!
-//! [`labels`] and [`markdown`] show differences, [`preview`] the effect of a change
+//! [`labels`], [`steps`] and [`markdown`] describe plans and differences, [`preview`] the effect of a change
 //! in git, [`doctor`] the problems of a cluster, [`audit`] the comparison of a plan with an audit
 //! log, and [`status`] the live state of a release.
 
@@ -11,3 +11,4 @@ pub mod labels;
 pub mod markdown;
 pub mod preview;
 pub mod status;
+pub mod steps;

@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 
 use pleach_model::object::ObjectId;
 use pleach_model::order::StageName;
-use pleach_planner::crd::is_crd;
-use pleach_planner::plan::{Action, Body, Change, Op, Plan, Step, Until};
+use pleach_planner::plan::{Action, Change, Op, Plan, Step, Until};
+use pleach_report::steps::{Sign, explanation, is_a_part, subject};
 
 use super::{by_object, section};
 use crate::cli::format::change::Fields;
-use crate::cli::format::findings::plain;
 use crate::cli::format::style;
 
 /// Longest part of a line before its fields, in characters.
@@ -105,85 +104,13 @@ impl<'a> Lines<'a> {
     }
 
     fn line(&self, step: &Step) -> String {
-        let id = plain(&step.object.to_string());
-        let Sign { mark, verb, style } = Sign::of(step, self.changes.get(&step.object).copied());
-        let subject = match (&step.op, &step.until) {
-            (Op::Wait, Some(until)) => waits_for(&id, until),
-            (Op::Wait, None) => "for all previous steps".to_owned(),
-            _ => id,
-        };
-        let width = self.verb;
+        let Sign { mark, verb, action } = Sign::of(step, self.changes.get(&step.object).copied());
+        let style = action.map_or_else(anstyle::Style::new, style::of_action);
+        let (subject, width) = (subject(step), self.verb);
         format!(
             "{style}{mark} {verb:<width$}{style:#} {subject}{}",
             because(step)
         )
-    }
-}
-
-/// Mark, verb and color of a step.
-struct Sign {
-    mark: char,
-    verb: String,
-    style: anstyle::Style,
-}
-
-impl Sign {
-    fn of(step: &Step, change: Option<&Change>) -> Self {
-        let uncolored = anstyle::Style::new();
-        match (&step.op, change) {
-            (Op::Apply { .. } | Op::Create { .. }, Some(change)) => Self {
-                mark: mark(change.action),
-                verb: change.action.to_string(),
-                style: style::of_action(change.action),
-            },
-            (Op::Delete(_), _) => Self {
-                mark: mark(Action::Delete),
-                verb: step.op.verb().to_owned(),
-                style: style::of_action(Action::Delete),
-            },
-            (Op::Wait, _) => Self {
-                mark: '\u{b7}',
-                verb: "wait".to_owned(),
-                style: uncolored,
-            },
-            (Op::Own(_) | Op::Patch { .. }, _) => Self {
-                mark: '~',
-                verb: "patch".to_owned(),
-                style: uncolored,
-            },
-            (op @ (Op::Copy { .. } | Op::Create { .. }), _) => Self {
-                mark: '+',
-                verb: op.verb().to_owned(),
-                style: uncolored,
-            },
-            (
-                op @ (Op::Apply { .. }
-                | Op::Set { .. }
-                | Op::Close { .. }
-                | Op::Lift
-                | Op::Restart { .. }
-                | Op::Replace { .. }
-                | Op::Migrate { .. }),
-                _,
-            ) => Self {
-                mark: '~',
-                verb: op.verb().to_owned(),
-                style: uncolored,
-            },
-        }
-    }
-}
-
-/// Returns the mark of an action.
-fn mark(action: Action) -> char {
-    match action {
-        Action::Create => '+',
-        Action::Update => '~',
-        Action::Recreate => '\u{b1}',
-        Action::Adopt => '\u{2190}',
-        Action::Delete => '-',
-        Action::Blocked => '\u{2717}',
-        Action::Unchanged | Action::Skip => '\u{b7}',
     }
 }
 
@@ -201,80 +128,5 @@ fn visible(text: &str) -> usize {
 }
 
 fn because(step: &Step) -> String {
-    match &step.op {
-        Op::Delete(_)
-        | Op::Copy { .. }
-        | Op::Patch { .. }
-        | Op::Set { .. }
-        | Op::Close { .. }
-        | Op::Lift
-        | Op::Restart { .. }
-        | Op::Replace { .. }
-        | Op::Migrate { .. } => format!("  ({})", plain(&step.reason)),
-        // One object has two steps, so describe each.
-        Op::Apply { .. } if is_a_part(step) => {
-            format!("  ({})", plain(&step.reason))
-        }
-        Op::Wait if is_explained(step) => format!("  ({})", plain(&step.reason)),
-        _ => String::new(),
-    }
-}
-
-/// Returns whether the reason of a wait must be shown, because its target does not explain it.
-fn is_explained(step: &Step) -> bool {
-    matches!(
-        step.until,
-        None | Some(Until::Finished | Until::Registered { optional: true, .. })
-    )
-}
-
-/// Returns whether the step is one of several applies of the same object: temporary extra
-/// permissions, retained CRD versions, or their end.
-fn is_a_part(step: &Step) -> bool {
-    let is_ours = matches!(
-        &step.op,
-        Op::Apply {
-            body: Body::Inline(_),
-            ..
-        }
-    );
-    is_ours
-        || step.stage == StageName::Shrink
-        || (step.stage == StageName::Registrations && is_crd(&step.object))
-}
-
-fn waits_for(id: &str, until: &Until) -> String {
-    match until {
-        Until::Ready { .. } => format!("{id} ready"),
-        Until::Absent { .. } => format!("{id} gone"),
-        Until::Finished => format!("{id} finished"),
-        Until::RolledOut {
-            pods: Some(pods), ..
-        } => format!("{pods} new pods of {id} ready"),
-        Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
-        Until::Emptied { .. } => format!("{id} without pods"),
-        Until::Probe { denied: true, .. } => format!("{id} in force"),
-        Until::Probe { denied: false, .. } => format!("{id} no longer in force"),
-        Until::Served(gvk) => format!("{} served", gvk.group_kind()),
-        Until::Endpoints {
-            service,
-            ready,
-            pods,
-        } => {
-            let whose = if pods.is_some() {
-                " of its newly selected pods"
-            } else {
-                ""
-            };
-            format!("Service {service} with {ready} ready endpoints{whose}")
-        }
-        Until::Registered { kind, service, .. } => {
-            format!("{kind} that points at Service {service}")
-        }
-        Until::Holds { check } => format!("check {check} holds"),
-        Until::Exists { any_of } => {
-            let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
-            format!("{} exists", names.join(" or "))
-        }
-    }
+    explanation(step).map_or_else(String::new, |reason| format!("  ({reason})"))
 }
