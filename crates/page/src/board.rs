@@ -1,0 +1,820 @@
+//! State of all environments and releases that a controller follows, as far as its events report
+//! it.
+//!
+//! One writer applies events to the board; pages read a copy. The board has no secret value: texts
+//! come from findings, messages and masked differences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pleach_model::object::ReleaseName;
+use pleach_reconciler::outcome::ReconcileOutcome;
+
+use crate::facts::{ReleaseFacts, text};
+use crate::viewer::{Verb, Viewer};
+
+/// Maximum size of the differences of all releases together, in bytes.
+const DIFFERENCES: usize = 32 * 1024 * 1024;
+/// Number of recent outcomes per release.
+const RECENT: usize = 10;
+
+/// State of all environments.
+#[derive(Debug, Clone, Default)]
+pub struct Board {
+    /// Environments by name.
+    pub environments: BTreeMap<String, Arc<Environment>>,
+    /// Repositories by name.
+    pub repositories: BTreeMap<String, Repository>,
+    /// Number of replicas; `None` without replicas.
+    pub replicas: Option<usize>,
+    /// Number of changes so far.
+    changes: u64,
+}
+
+/// A followed repository.
+#[derive(Debug, Clone, Default)]
+pub struct Repository {
+    /// Time of the last successful fetch.
+    pub fetched: Option<Timestamp>,
+    /// Error of the last fetch.
+    pub error: Option<String>,
+    /// Number of the last change of the board that affected it.
+    changed: u64,
+}
+
+/// An environment.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// Name of its repository.
+    pub repository: Option<String>,
+    /// Id of its cluster, if the configuration declares one.
+    pub cluster: Option<String>,
+    /// Branch, from the facts of its releases.
+    pub branch: Option<String>,
+    /// The newest commit.
+    pub revision: Option<String>,
+    /// Whether this replica reconciles it.
+    pub led: bool,
+    /// Reason why no newer commit is synced.
+    pub stalled: Option<Stalled>,
+    /// Whether the cluster is unreachable.
+    pub unreachable: Option<Unreachable>,
+    /// Time of the last answer of the cluster.
+    pub answered: Option<Timestamp>,
+    /// Its releases by name.
+    pub releases: BTreeMap<String, Arc<Release>>,
+    /// Number of clusters on which this replica reconciles it.
+    led_clusters: usize,
+    changed: u64,
+}
+
+/// Reason why an environment is stalled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stalled {
+    /// Commit that caused it.
+    pub revision: Option<String>,
+    /// One word.
+    pub reason: String,
+    /// One line.
+    pub message: String,
+}
+
+/// Failure of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreachable {
+    /// Error, if it is known.
+    pub message: String,
+    /// Time of the first failure.
+    pub since: Timestamp,
+}
+
+/// A release.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// Environment and release.
+    pub name: ReleaseName,
+    /// Facts of its newest plan; `None` before the first one.
+    pub facts: Option<Arc<ReleaseFacts>>,
+    /// Outcome of the last reconcile.
+    pub outcome: Option<Outcome>,
+    /// Outcomes that were more than a confirmation, newest first.
+    pub recent: Vec<Outcome>,
+    /// Reason why the release is stalled while its environment is not.
+    pub stalled: Option<String>,
+    /// Whether an object was ready and is not ready now.
+    pub is_degraded: bool,
+    /// Number of fields that pleach leaves alone.
+    pub contended: usize,
+    /// Start of the running reconcile.
+    pub reconciling: Option<Timestamp>,
+    /// The present run, or the last one until the next plan.
+    pub run: Option<Run>,
+    changed: u64,
+}
+
+/// Outcome of a reconcile.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// End time.
+    pub at: Timestamp,
+    /// Desired commit.
+    pub revision: String,
+    /// The outcome.
+    pub outcome: ReconcileOutcome,
+    /// Reason in one line.
+    pub message: String,
+    /// Whether it only corrected drift.
+    pub is_correction: bool,
+    /// Commit that is retained while a newer one waits, with the outcome of its reconcile.
+    pub retained: Option<(String, ReconcileOutcome)>,
+    /// Duration in milliseconds.
+    pub took_ms: u64,
+}
+
+/// A run of a plan.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Start time.
+    pub since: Timestamp,
+    /// End time; `None` while it runs.
+    pub ended: Option<Timestamp>,
+    /// Counts of objects to change, as text.
+    pub changes: String,
+    /// Client that executes another plan of the release.
+    pub queued: Option<String>,
+    /// State of each step that started.
+    pub steps: BTreeMap<usize, StepState>,
+    /// The last step that started.
+    pub newest: Option<usize>,
+    /// Present waits, by step.
+    pub waits: BTreeMap<usize, Wait>,
+}
+
+/// A wait of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The object.
+    pub object: String,
+    /// Condition and cause.
+    pub message: String,
+    /// Start of the wait.
+    pub since: Timestamp,
+}
+
+/// State of a step of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepState {
+    /// Its operation runs.
+    Running,
+    /// Its operation is done, and it waits.
+    Waiting,
+    /// Complete.
+    Done,
+    /// Failed, with the error.
+    Failed(String),
+    /// Not started, because a needed step was not successful.
+    Skipped,
+    /// Not started or interrupted, because the run was stopped.
+    Stopped,
+}
+
+/// State of a release in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// The last reconcile failed.
+    Failed,
+    /// The plan was refused.
+    Refused,
+    /// The desired state cannot be applied until a user acts.
+    Stalled,
+    /// An object was ready and is not ready now.
+    Degraded,
+    /// The plan waits for approval.
+    Unapproved,
+    /// It has drifted, and the policy is to report drift only.
+    Drifted,
+    /// A plan is executed.
+    Syncing,
+    /// It waits for a dependency or a window.
+    Waiting,
+    /// A user suspended it.
+    Suspended,
+    /// It was not reconciled since the start of the controller.
+    Pending,
+    /// It is in sync and ready.
+    InSync,
+}
+
+impl State {
+    /// All states, those that need attention first.
+    pub const ALL: [Self; 11] = [
+        Self::Failed,
+        Self::Refused,
+        Self::Stalled,
+        Self::Degraded,
+        Self::Unapproved,
+        Self::Drifted,
+        Self::Syncing,
+        Self::Waiting,
+        Self::Suspended,
+        Self::Pending,
+        Self::InSync,
+    ];
+
+    /// Returns the text for users.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Stalled => "stalled",
+            Self::Degraded => "degraded",
+            Self::Unapproved => "waits for approval",
+            Self::Drifted => "drifted",
+            Self::Syncing => "syncing",
+            Self::Waiting => "waiting",
+            Self::Suspended => "suspended",
+            Self::Pending => "not reconciled yet",
+            Self::InSync => "in sync",
+        }
+    }
+
+    /// Returns the name in URLs.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Unapproved => "approval",
+            Self::Pending => "pending",
+            Self::InSync => "in-sync",
+            other => other.words(),
+        }
+    }
+
+    /// Returns the symbol before the text.
+    pub fn symbol(self) -> char {
+        match self {
+            Self::Failed | Self::Refused => '✗',
+            Self::Stalled | Self::Degraded => '!',
+            Self::Unapproved => '?',
+            Self::Drifted => '≠',
+            Self::Syncing => '⟳',
+            Self::Waiting => '…',
+            Self::Suspended => '‖',
+            Self::Pending => '·',
+            Self::InSync => '✓',
+        }
+    }
+
+    /// Returns the class that selects the color.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Failed | Self::Refused | Self::Stalled | Self::Degraded => "bad",
+            Self::Unapproved | Self::Drifted | Self::Suspended => "warn",
+            Self::Syncing | Self::Waiting => "busy",
+            Self::Pending => "idle",
+            Self::InSync => "ok",
+        }
+    }
+}
+
+impl Release {
+    fn new(name: ReleaseName) -> Self {
+        Self {
+            name,
+            facts: None,
+            outcome: None,
+            recent: Vec::new(),
+            stalled: None,
+            is_degraded: false,
+            contended: 0,
+            reconciling: None,
+            run: None,
+            changed: 0,
+        }
+    }
+
+    /// Returns the run, if it has not ended.
+    pub fn running(&self) -> Option<&Run> {
+        self.run.as_ref().filter(|run| run.ended.is_none())
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        if self.running().is_some() {
+            return State::Syncing;
+        }
+        if self.stalled.is_some() {
+            return State::Stalled;
+        }
+        let Some(outcome) = &self.outcome else {
+            return State::Pending;
+        };
+        match outcome.outcome {
+            ReconcileOutcome::Failed => State::Failed,
+            ReconcileOutcome::Refused => State::Refused,
+            ReconcileOutcome::Unapproved => State::Unapproved,
+            ReconcileOutcome::Waiting => State::Waiting,
+            ReconcileOutcome::Suspended => State::Suspended,
+            ReconcileOutcome::Drifted => State::Drifted,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted => State::Pending,
+            ReconcileOutcome::Unchanged
+            | ReconcileOutcome::Deployed
+            | ReconcileOutcome::Removed => {
+                if self.is_degraded {
+                    State::Degraded
+                } else {
+                    State::InSync
+                }
+            }
+        }
+    }
+
+    /// Returns the reason of the state in one line; empty if there is none.
+    pub fn reason(&self) -> String {
+        if let Some(run) = self.running() {
+            return self.progress(run);
+        }
+        if let Some(stalled) = &self.stalled {
+            return stalled.clone();
+        }
+        let message = || {
+            let outcome = self.outcome.as_ref();
+            outcome.map_or_else(String::new, |outcome| outcome.message.clone())
+        };
+        match self.state() {
+            State::InSync | State::Pending => String::new(),
+            State::Degraded => {
+                let degraded = self.facts.as_ref().and_then(|facts| facts.degraded.clone());
+                degraded.unwrap_or_else(|| "an object is not ready any more".to_owned())
+            }
+            State::Unapproved => {
+                let plan = self.facts.as_ref().map(|facts| &facts.plan.summary);
+                plan.cloned().unwrap_or_else(message)
+            }
+            State::Failed
+            | State::Refused
+            | State::Stalled
+            | State::Drifted
+            | State::Syncing
+            | State::Waiting
+            | State::Suspended => message(),
+        }
+    }
+
+    /// Describes the progress of a run: the stage, the number of complete steps, and a wait.
+    fn progress(&self, run: &Run) -> String {
+        if let Some(holder) = &run.queued {
+            return format!("another client applies the release: {holder}");
+        }
+        let mut parts = Vec::new();
+        let plan = self.facts.as_ref().map(|facts| &facts.plan);
+        let stage = plan.zip(run.newest).and_then(|(plan, id)| plan.step(id));
+        if let Some((stage, _)) = stage {
+            parts.push(format!("stage {}", stage.name));
+        }
+        let done = run.done();
+        match plan {
+            Some(plan) if plan.steps > 0 => parts.push(format!("{done} of {} steps", plan.steps)),
+            _ if done > 0 => parts.push(format!("{done} steps done")),
+            _ => {}
+        }
+        let mut waits = run.waits.values();
+        if let Some(wait) = waits.next() {
+            let more = waits.count();
+            let more = if more > 0 {
+                format!(" (and {more} more)")
+            } else {
+                String::new()
+            };
+            parts.push(format!("waits for {}: {}{more}", wait.object, wait.message));
+        }
+        parts.join(", ")
+    }
+
+    /// Returns the version: the installed one, or the desired one of a new release.
+    pub fn version(&self) -> Option<&str> {
+        let facts = self.facts.as_ref()?;
+        let installed = facts
+            .record
+            .as_ref()
+            .and_then(|record| record.version.as_deref());
+        let is_applied = self.is_applied();
+        Some(installed.filter(|_| !is_applied).unwrap_or(&facts.version))
+    }
+
+    /// Returns whether the newest plan was executed successfully.
+    pub fn is_applied(&self) -> bool {
+        let planned = self.facts.as_ref().map(|facts| facts.at);
+        self.outcome.as_ref().is_some_and(|outcome| {
+            outcome.outcome == ReconcileOutcome::Deployed
+                && planned.is_some_and(|planned| planned <= outcome.at)
+        })
+    }
+}
+
+impl Run {
+    fn new(since: Timestamp) -> Self {
+        Self {
+            since,
+            ended: None,
+            changes: String::new(),
+            queued: None,
+            steps: BTreeMap::new(),
+            newest: None,
+            waits: BTreeMap::new(),
+        }
+    }
+
+    /// Sets the wait of a step.
+    pub fn set_wait(&mut self, step: usize, wait: &Wait) {
+        let wait = Wait {
+            object: text(&wait.object),
+            message: text(&wait.message),
+            since: wait.since,
+        };
+        self.waits.insert(step, wait);
+    }
+
+    /// Returns the number of complete steps.
+    pub fn done(&self) -> usize {
+        let steps = self.steps.values();
+        steps.filter(|state| **state == StepState::Done).count()
+    }
+}
+
+/// A load of an environment at a commit.
+#[derive(Debug)]
+pub struct LoadedEnvironment<'a> {
+    /// Name of the repository.
+    pub repository: &'a str,
+    /// Name of the environment.
+    pub environment: &'a str,
+    /// Id of its cluster, if the configuration declares one.
+    pub cluster: Option<&'a str>,
+    /// The commit.
+    pub revision: &'a str,
+    /// Names of its releases, including stalled ones.
+    pub releases: &'a [String],
+    /// Reasons of stalled releases.
+    pub stalled: &'a BTreeMap<String, String>,
+}
+
+impl Board {
+    fn next(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes
+    }
+
+    fn environment(&mut self, name: &str) -> &mut Environment {
+        let changed = self.next();
+        let environment = self.environments.entry(name.to_owned()).or_default();
+        let environment = Arc::make_mut(environment);
+        environment.changed = changed;
+        environment
+    }
+
+    /// Changes a release that the board has, or that is new if its environment is led here.
+    fn release(&mut self, name: &ReleaseName, change: impl FnOnce(&mut Release)) {
+        let changed = self.next();
+        let Some(environment) = self.environments.get_mut(&name.environment) else {
+            return;
+        };
+        if let Some(release) = Arc::make_mut(environment).releases.get_mut(&name.release) {
+            let release = Arc::make_mut(release);
+            change(release);
+            release.changed = changed;
+        }
+    }
+
+    /// Records a fetch of a repository, or its error.
+    pub fn fetched(&mut self, repository: &str, result: Result<Timestamp, &str>) {
+        let changed = self.next();
+        let known = self.repositories.entry(repository.to_owned()).or_default();
+        let error = result.err().map(text);
+        if known.error != error {
+            known.changed = changed;
+        }
+        known.error = error;
+        if let Ok(at) = result {
+            known.fetched = Some(at);
+        }
+    }
+
+    /// Records the number of replicas; 0 while this one is not connected to the others.
+    pub fn set_replicas(&mut self, replicas: usize) {
+        self.replicas = Some(replicas);
+    }
+
+    /// Records that this replica starts or stops to reconcile an environment. Releases that another
+    /// replica reconciles are not on the board.
+    pub fn set_leader(&mut self, environment: &str, leads: bool) {
+        let environment = self.environment(environment);
+        environment.led_clusters = if leads {
+            environment.led_clusters + 1
+        } else {
+            environment.led_clusters.saturating_sub(1)
+        };
+        environment.led = environment.led_clusters > 0;
+        if !environment.led {
+            environment.releases.clear();
+            (environment.stalled, environment.unreachable) = (None, None);
+        }
+    }
+
+    /// Records a load of an environment: adds its releases and removes those that git no longer
+    /// contains.
+    pub fn loaded(&mut self, loaded: &LoadedEnvironment<'_>) {
+        let environment = self.environment(loaded.environment);
+        environment.repository = Some(loaded.repository.to_owned());
+        environment.cluster = loaded.cluster.map(str::to_owned);
+        environment.revision = Some(text(loaded.revision));
+        environment.stalled = None;
+        let names: BTreeSet<&String> = loaded.releases.iter().collect();
+        // A release that leaves git stays until its removal is reported.
+        environment
+            .releases
+            .retain(|name, release| names.contains(name) || release.facts.is_some());
+        for name in names {
+            let release = environment.releases.entry(name.clone());
+            let release = release.or_insert_with(|| {
+                Arc::new(Release::new(ReleaseName {
+                    environment: loaded.environment.to_owned(),
+                    release: name.clone(),
+                }))
+            });
+            let stalled = loaded.stalled.get(name).map(|reason| text(reason));
+            if release.stalled != stalled {
+                let release = Arc::make_mut(release);
+                release.stalled = stalled;
+                release.changed = environment.changed;
+            }
+        }
+    }
+
+    /// Records a commit that does not change an environment.
+    pub fn unchanged(&mut self, environment: &str, revision: &str) {
+        let environment = self.environment(environment);
+        environment.revision = Some(text(revision));
+        environment.stalled = None;
+    }
+
+    /// Records that an environment is stalled.
+    pub fn stalled(&mut self, environment: &str, stalled: &Stalled) {
+        let environment = self.environment(environment);
+        environment.stalled = Some(Stalled {
+            revision: stalled.revision.as_deref().map(text),
+            reason: text(&stalled.reason),
+            message: text(&stalled.message),
+        });
+    }
+
+    /// Records that the cluster of an environment answered, or its error.
+    pub fn answered(&mut self, environment: &str, at: Timestamp, error: Option<&str>) {
+        let known = self.environments.get(environment);
+        let is_known = known.is_some_and(|known| known.unreachable.is_none() && error.is_none());
+        if is_known {
+            // Not a change that a reader has to see at once.
+            if let Some(known) = self.environments.get_mut(environment) {
+                Arc::make_mut(known).answered = Some(at);
+            }
+            return;
+        }
+        let environment = self.environment(environment);
+        match error {
+            None => {
+                environment.unreachable = None;
+                environment.answered = Some(at);
+            }
+            Some(error) => {
+                let before = environment.unreachable.take();
+                let (known, since) =
+                    before.map_or((String::new(), at), |one| (one.message, one.since));
+                let message = if error.is_empty() { known } else { text(error) };
+                environment.unreachable = Some(Unreachable { message, since });
+            }
+        }
+    }
+
+    /// Records the start of a reconcile.
+    pub fn started(&mut self, name: &ReleaseName, at: Timestamp) {
+        self.release(name, |release| release.reconciling = Some(at));
+    }
+
+    /// Records the facts of a new plan.
+    pub fn planned(&mut self, name: &ReleaseName, facts: &Arc<ReleaseFacts>) {
+        self.release(name, |release| {
+            let mut facts = Arc::clone(facts);
+            if facts.is_partial
+                && let Some(before) = &release.facts
+            {
+                Arc::make_mut(&mut facts).complete(before);
+            }
+            release.facts = Some(facts);
+            if release.running().is_none() {
+                release.run = None;
+            }
+        });
+        if let Some(branch) = &facts.branch
+            && let Some(environment) = self.environments.get_mut(&name.environment)
+            && environment.branch.as_ref() != Some(branch)
+        {
+            Arc::make_mut(environment).branch = Some(branch.clone());
+        }
+        if facts.plan.size > 0 {
+            self.bound_differences();
+        }
+    }
+
+    /// Drops the oldest differences, so that all of them together stay within their limit.
+    fn bound_differences(&mut self) {
+        let mut sizes: Vec<(Timestamp, ReleaseName, usize)> = Vec::new();
+        for release in self
+            .environments
+            .values()
+            .flat_map(|one| one.releases.values())
+        {
+            if let Some(facts) = &release.facts {
+                let size = facts.plan.size;
+                if size > 0 {
+                    sizes.push((facts.at, release.name.clone(), size));
+                }
+            }
+        }
+        let mut all: usize = sizes.iter().map(|(_, _, size)| size).sum();
+        if all <= DIFFERENCES {
+            return;
+        }
+        sizes.sort();
+        for (_, name, size) in sizes {
+            if all <= DIFFERENCES {
+                break;
+            }
+            all -= size;
+            self.release(&name, |release| {
+                if let Some(facts) = &mut release.facts {
+                    let plan = &mut Arc::make_mut(facts).plan;
+                    (plan.changes, plan.size) = (None, 0);
+                }
+            });
+        }
+    }
+
+    /// Records that the execution of a plan is about to start.
+    pub fn applying(&mut self, name: &ReleaseName, at: Timestamp, changes: &str) {
+        self.release(name, |release| {
+            let ended = release.run.take_if(|run| run.ended.is_some());
+            drop(ended);
+            let run = release.run.get_or_insert_with(|| Run::new(at));
+            run.changes = text(changes);
+        });
+    }
+
+    /// Records progress of a run. Progress of a run that ended is ignored.
+    pub fn progress(&mut self, name: &ReleaseName, at: Timestamp, change: impl FnOnce(&mut Run)) {
+        self.release(name, |release| {
+            let run = release.run.get_or_insert_with(|| Run::new(at));
+            if run.ended.is_none() {
+                change(run);
+            }
+        });
+    }
+
+    /// Records whether the objects of a release are ready.
+    pub fn health(&mut self, name: &ReleaseName, is_degraded: bool) {
+        self.release(name, |release| release.is_degraded = is_degraded);
+    }
+
+    /// Records the number of fields that pleach leaves alone.
+    pub fn contended(&mut self, name: &ReleaseName, fields: usize) {
+        self.release(name, |release| release.contended = fields);
+    }
+
+    /// Records the outcome of a reconcile. A removed release leaves the board.
+    pub fn finished(&mut self, name: &ReleaseName, outcome: Outcome) {
+        if outcome.outcome == ReconcileOutcome::Removed {
+            if self.environments.contains_key(&name.environment) {
+                self.environment(&name.environment)
+                    .releases
+                    .remove(&name.release);
+            }
+            return;
+        }
+        let outcome = Outcome {
+            message: text(&outcome.message),
+            revision: text(&outcome.revision),
+            ..outcome
+        };
+        self.release(name, |release| {
+            release.reconciling = None;
+            if let Some(run) = &mut release.run {
+                run.ended = run.ended.or(Some(outcome.at));
+                run.waits.clear();
+            }
+            let is_news = |before: &Outcome| {
+                before.outcome != outcome.outcome || before.message != outcome.message
+            };
+            let is_change = release.outcome.as_ref().is_none_or(is_news);
+            if is_change && outcome.outcome != ReconcileOutcome::Unchanged {
+                release.recent.insert(0, outcome.clone());
+                release.recent.truncate(RECENT);
+            }
+            release.outcome = Some(outcome);
+        });
+    }
+
+    /// Returns a release that a viewer is allowed to see.
+    pub fn visible(&self, name: &ReleaseName, viewer: &Viewer) -> Option<(&Environment, &Release)> {
+        let environment = self.environments.get(&name.environment)?;
+        let release = environment.releases.get(&name.release)?;
+        viewer
+            .may(Verb::Get, name)
+            .then_some((&**environment, &**release))
+    }
+
+    /// Returns the environments of which a viewer is allowed to see a release, or that have none
+    /// and the viewer is allowed to see all releases.
+    pub fn visible_environments<'a>(
+        &'a self,
+        viewer: &'a Viewer,
+    ) -> impl Iterator<Item = (&'a String, &'a Environment)> {
+        let environments = self.environments.iter();
+        environments
+            .map(|(name, environment)| (name, &**environment))
+            .filter(|(name, environment)| environment.is_visible(name, viewer))
+    }
+
+    /// Returns the number of the last change that concerns a release.
+    pub fn version_of_release(&self, environment: &Environment, release: &Release) -> u64 {
+        environment
+            .changed
+            .max(release.changed)
+            .max(self.version_of_repository(environment))
+    }
+
+    /// Returns the number of the last change that concerns an environment, as far as a viewer is
+    /// allowed to see it.
+    pub fn version_of_environment(&self, environment: &Environment, viewer: &Viewer) -> u64 {
+        let releases = environment.visible_releases(viewer);
+        let releases = releases.map(|release| release.changed).max();
+        let own = environment
+            .changed
+            .max(self.version_of_repository(environment));
+        own.max(releases.unwrap_or_default())
+    }
+
+    fn version_of_repository(&self, environment: &Environment) -> u64 {
+        let repository = environment.repository.as_ref();
+        let repository = repository.and_then(|name| self.repositories.get(name));
+        repository.map_or(0, |repository| repository.changed)
+    }
+}
+
+impl Environment {
+    /// Returns whether a viewer is allowed to see the environment.
+    pub fn is_visible(&self, name: &str, viewer: &Viewer) -> bool {
+        let any = ReleaseName {
+            environment: name.to_owned(),
+            release: String::new(),
+        };
+        viewer.may(Verb::Get, &any) || self.visible_releases(viewer).next().is_some()
+    }
+
+    /// Returns the releases that a viewer is allowed to see, by name.
+    pub fn visible_releases<'a>(&'a self, viewer: &'a Viewer) -> impl Iterator<Item = &'a Release> {
+        let releases = self.releases.values().map(|release| &**release);
+        releases.filter(|release| viewer.may(Verb::Get, &release.name))
+    }
+
+    /// Returns the names of the visible releases, each after the releases that it depends on, then
+    /// by name.
+    pub fn in_order<'a>(&'a self, viewer: &'a Viewer) -> Vec<&'a Release> {
+        let mut left: Vec<&Release> = self.visible_releases(viewer).collect();
+        let mut ordered: Vec<&Release> = Vec::new();
+        let mut placed: BTreeSet<&str> = BTreeSet::new();
+        while !left.is_empty() {
+            let waiting: BTreeSet<&str> =
+                left.iter().map(|release| &*release.name.release).collect();
+            let is_free = |release: &&Release| {
+                let mut needs = release.depends_on();
+                needs.all(|need| placed.contains(need) || !waiting.contains(need))
+            };
+            let (mut free, mut rest): (Vec<&Release>, Vec<&Release>) =
+                left.into_iter().partition(is_free);
+            // A circle cannot be loaded; if there is one, show its releases anyway.
+            if free.is_empty() {
+                free = std::mem::take(&mut rest);
+            }
+            placed.extend(free.iter().map(|release| &*release.name.release));
+            ordered.extend(free);
+            left = rest;
+        }
+        ordered
+    }
+}
+
+impl Release {
+    /// Returns the names of the releases that it depends on.
+    pub fn depends_on(&self) -> impl Iterator<Item = &str> {
+        let facts = self.facts.iter();
+        facts.flat_map(|facts| facts.depends_on.iter().map(String::as_str))
+    }
+}

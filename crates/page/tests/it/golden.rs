@@ -1,0 +1,173 @@
+//! Golden files of the pages.
+
+use insta::assert_snapshot;
+use pleach_page::board::Board;
+use pleach_page::viewer::{Permissions, Verb, Viewer};
+
+use crate::fixtures::{every_state, html, name, try_html};
+
+const TABS: [&str; 6] = ["", "/plan", "/diff", "/objects", "/history", "/graph"];
+
+/// Returns the main part of a page without its time.
+fn main_part(board: &Board, viewer: &Viewer, address: &str) -> String {
+    let separator = if address.contains('?') { '&' } else { '?' };
+    html(board, viewer, &format!("{address}{separator}fragment=main"))
+}
+
+#[test]
+fn the_overview_shows_every_state() {
+    let board = every_state();
+    assert_snapshot!(html(&board, &Viewer::read_only(), "/"));
+}
+
+#[test]
+fn pages_of_environments() {
+    let board = every_state();
+    for environment in ["production", "stalled", "unreachable", "elsewhere", "empty"] {
+        let page = main_part(
+            &board,
+            &Viewer::read_only(),
+            &format!("/environments/{environment}"),
+        );
+        assert_snapshot!(format!("environment_{environment}"), page);
+    }
+}
+
+#[test]
+fn pages_of_releases() {
+    let board = every_state();
+    for tab in TABS {
+        let page = main_part(
+            &board,
+            &Viewer::read_only(),
+            &format!("/releases/production/syncing{tab}"),
+        );
+        assert_snapshot!(format!("release_{}", tab.trim_start_matches('/')), page);
+    }
+    for release in [
+        "approval",
+        "degraded",
+        "drifted",
+        "suspended",
+        "pending",
+        "waits-for-waiting",
+    ] {
+        let page = main_part(
+            &board,
+            &Viewer::read_only(),
+            &format!("/releases/production/{release}"),
+        );
+        assert_snapshot!(format!("state_{release}"), page);
+    }
+}
+
+#[test]
+fn the_waiting_releases_lead_to_their_cause() {
+    let board = every_state();
+    assert_snapshot!(main_part(&board, &Viewer::read_only(), "/waiting"));
+}
+
+#[test]
+fn every_tab_of_every_release_renders() {
+    let board = every_state();
+    for (environment, known) in &board.environments {
+        for release in known.releases.keys() {
+            for tab in TABS {
+                let address = format!("/releases/{environment}/{release}{tab}");
+                let page = html(&board, &Viewer::read_only(), &address);
+                assert!(page.starts_with("<!DOCTYPE html>"), "{address}");
+                assert_eq!(page.matches("<h1").count(), 1, "{address}");
+                assert_eq!(page.matches("<main").count(), 1, "{address}");
+            }
+        }
+    }
+}
+
+#[test]
+fn actions_appear_for_users_who_are_allowed_to_use_them() {
+    let board = every_state();
+    let all = Viewer::signed_in(
+        "ann@example.org",
+        Permissions {
+            everywhere: Verb::ALL.into(),
+            ..Permissions::default()
+        },
+    );
+    for (release, verb, expected) in [
+        ("approval", "approve", true),
+        ("approval", "sync", true),
+        ("approval", "suspend", true),
+        ("approval", "resume", false),
+        ("in-sync", "approve", false),
+        ("suspended", "resume", true),
+        ("suspended", "suspend", false),
+    ] {
+        let address = format!("/releases/production/{release}");
+        let form = format!("action=\"{address}/{verb}\"");
+        let shown = html(&board, &all, &address).contains(&form);
+        assert_eq!(shown, expected, "{release} {verb}");
+        let page = html(&board, &Viewer::read_only(), &address);
+        assert!(!page.contains("method=\"post\""), "{release}");
+    }
+    assert_snapshot!(
+        "actions",
+        html(&board, &all, "/releases/production/approval")
+    );
+}
+
+#[test]
+fn a_hidden_release_is_nowhere() {
+    let board = every_state();
+    let viewer = Viewer::signed_in(
+        "bob",
+        Permissions {
+            releases: [(name("production", "waits-for-waiting"), [Verb::Get].into())].into(),
+            ..Permissions::default()
+        },
+    );
+    for address in ["/", "/waiting", "/environments/production"] {
+        let page = html(&board, &viewer, address);
+        assert!(page.contains("waits-for-waiting"), "{address}");
+        for hidden in [
+            "/releases/production/syncing",
+            "/releases/production/waiting\"",
+            "stalled\"",
+            "CrashLoop",
+        ] {
+            assert!(!page.contains(hidden), "{address}: {hidden}");
+        }
+    }
+    for address in [
+        "/releases/production/syncing",
+        "/releases/production/syncing/diff",
+        "/environments/stalled",
+        "/environments/absent",
+        "/releases/production/absent",
+        "/releases/production/waits-for-waiting/absent",
+        "/releases/production/waits-for-waiting/plan/more",
+        "/releases/production",
+        "/?fragment=other",
+    ] {
+        assert_eq!(try_html(&board, &viewer, address), None, "{address}");
+    }
+}
+
+#[test]
+fn lists_are_filtered() {
+    let board = every_state();
+    let viewer = Viewer::read_only();
+    let page = html(&board, &viewer, "/?q=kubectl");
+    assert!(page.contains("/releases/production/drifted\""));
+    assert!(!page.contains("/releases/production/failed\""));
+    let page = html(&board, &viewer, "/?state=failed");
+    assert!(page.contains("/releases/production/failed\""));
+    assert!(!page.contains("/releases/production/drifted\""));
+    let page = html(
+        &board,
+        &viewer,
+        "/releases/production/failed/objects?q=service",
+    );
+    assert!(page.contains("1 object <small>of 5</small>"), "{page}");
+    let none = html(&board, &viewer, "/?q=nothing-like-that");
+    assert!(none.contains("No release matches."));
+}
