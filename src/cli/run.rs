@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use clap::ValueEnum;
 use pleach_model::object::ReleaseName;
-use pleach_reconciler::config::Disk;
+use pleach_reconciler::config::{Disk, Page, SignIn};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,9 @@ use super::error::{CliError, Kind};
 use super::lease::person;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Connection;
+use pleach_controller::board::BoardWriter;
 use pleach_controller::server::{
-    self, ServerError,
+    self, Listening, ServerError,
     hooks::{self, Hook},
     metrics::Metrics,
     notifications::{self, Notifier},
@@ -147,6 +149,8 @@ struct Plan {
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    /// The web page.
+    page: Option<Page>,
     drift_watch: bool,
     disk: Disk,
     notification_targets: Vec<notifications::Target>,
@@ -160,7 +164,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);
-    let (events, received) = EventSender::new();
+    let (mut events, received) = EventSender::new();
+    events.has_facts = plan.page.is_some();
     let replica_group = args.share_in.map(|namespace| {
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
@@ -204,6 +209,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         let router = probes::router(controller.liveness(), Arc::clone(&metrics));
         listening.push((one, router));
     }
+    let board = match &plan.page {
+        Some(page) => Some(serve_page(ui, page, &mut listening).await?),
+        None => None,
+    };
     ui.finish()?;
     let stop = ctx.cancel.child_token();
     // Answer probes until the last run has finished.
@@ -236,6 +245,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         metrics: &metrics,
         statuses,
         notifier,
+        board,
         waits: log::Waits::default(),
         #[cfg(feature = "otlp")]
         traces: server::traces::Traces::from_environment()
@@ -248,6 +258,24 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
+}
+
+/// Binds the listener of the web page, and returns the writer of its board.
+async fn serve_page(
+    ui: &mut Ui,
+    page: &Page,
+    listening: &mut Vec<(Listening, Router)>,
+) -> Result<BoardWriter, CliError> {
+    if page.sign_in != SignIn::Nobody || page.is_encrypted() {
+        let message = "`ui.auth` and `ui.tls` are not supported yet";
+        return Err(CliError::new(Kind::Failed, message));
+    }
+    let (writer, board) = BoardWriter::new();
+    let mut one = server::listen(page.listen).await?;
+    one.limits = server::ui::LIMITS;
+    ui.print(format!("page: http://{}", one.address));
+    listening.push((one, server::ui::read_only(board)));
+    Ok(writer)
 }
 
 /// Returns the configuration from the file or from the arguments.

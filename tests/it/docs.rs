@@ -373,6 +373,7 @@ fn every_metric() -> String {
         ControllerEvent::Planned {
             release: release.clone(),
             answered: true,
+            facts: None,
             took,
         },
         ControllerEvent::PlanExecuted {

@@ -255,6 +255,7 @@ async fn probes_and_metrics_answer() {
         ControllerEvent::Planned {
             release: release.clone(),
             answered: true,
+            facts: None,
             took: Duration::from_secs(1),
         },
         ControllerEvent::QueueChanged { waiting: 3 },

@@ -24,6 +24,7 @@ mod hooks;
 mod listeners;
 mod mirror;
 mod oci;
+mod page;
 mod plan;
 mod pull_requests;
 mod push;

@@ -126,6 +126,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     traces.process(&ControllerEvent::Planned {
         release: release(),
         answered: true,
+        facts: None,
         took: Duration::from_secs(2),
     });
     traces.process_sync(&sync(EventKind::Phase(Verb::Apply)));

@@ -1,9 +1,11 @@
 //! Events of the controller.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_model::object::ReleaseName;
+use pleach_page::facts::ReleaseFacts;
 use pleach_planner::plan::Action;
 use pleach_reconciler::config::StateChange;
 use pleach_reconciler::outcome::ReconcileOutcome;
@@ -123,6 +125,9 @@ pub enum ControllerEvent {
         release: ReleaseName,
         /// Whether its cluster answered.
         answered: bool,
+        /// Facts of the plan for the web page. `None` without a page, without a plan, and for a
+        /// revision that is retained while a newer one waits.
+        facts: Option<Arc<ReleaseFacts>>,
         /// Duration of both.
         took: Duration,
     },
@@ -271,6 +276,9 @@ pub struct EventSender {
     events: mpsc::Sender<ControllerEvent>,
     /// Events of runs.
     syncs: mpsc::Sender<SyncEvent>,
+    /// Whether events have the facts of plans, for the web page. False at first, because they cost
+    /// time.
+    pub has_facts: bool,
 }
 
 /// Receiver of the events.
@@ -293,7 +301,12 @@ impl EventSender {
             events: event_receiver,
             syncs: sync_receiver,
         };
-        (Self { events, syncs }, receivers)
+        let sender = Self {
+            events,
+            syncs,
+            has_facts: false,
+        };
+        (sender, receivers)
     }
 
     /// Sends an event. Ignores a missing receiver.

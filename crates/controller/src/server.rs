@@ -1,5 +1,5 @@
-//! Listeners of the controller: push webhooks on one, metrics and probes on another. Also sends
-//! outgoing notifications.
+//! Listeners of the controller: push webhooks on one, metrics and probes on another, the web page on
+//! a third. Also sends outgoing notifications.
 //!
 //! Any client can connect, so no client must block resources forever. Connections are counted and
 //! limited in time, and idle ones are closed in favor of new ones.
@@ -13,6 +13,7 @@ pub mod probes;
 pub mod signature;
 #[cfg(feature = "otlp")]
 pub mod traces;
+pub mod ui;
 
 use std::net::SocketAddr;
 use std::pin::pin;

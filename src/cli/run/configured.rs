@@ -131,6 +131,7 @@ pub(super) fn from_file(
         hooks,
         listen: configuration.listen,
         metrics: configuration.metrics,
+        page: configuration.page,
         drift_watch: configuration.drift_watch,
         disk: configuration.disk,
         notification_targets: targets(configuration.notifications, folder),

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_model::object::{ObjectId, ReleaseName};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use entry::{Entry, Level};
+use pleach_controller::board::BoardWriter;
 #[cfg(feature = "otlp")]
 use pleach_controller::server::traces::Traces;
 use pleach_controller::server::{metrics::Metrics, notifications::Notifier};
@@ -22,6 +23,8 @@ pub(super) struct Listeners<'a> {
     pub(super) metrics: &'a Metrics,
     pub(super) statuses: Statuses,
     pub(super) notifier: Notifier,
+    /// The board of the web page, if there is one.
+    pub(super) board: Option<BoardWriter>,
     pub(super) waits: Waits,
     #[cfg(feature = "otlp")]
     pub(super) traces: Option<Traces>,
@@ -33,6 +36,8 @@ const SHORT: Duration = Duration::from_secs(5);
 const CHANGES: Duration = Duration::from_secs(10);
 /// Interval at which an unchanged wait is logged again.
 const REMINDER: Duration = Duration::from_mins(1);
+/// Minimum interval between two versions of the web page.
+const PUBLISH: Duration = Duration::from_millis(100);
 
 /// Waits that were already logged.
 #[derive(Debug, Default)]
@@ -92,16 +97,25 @@ impl Listeners<'_> {
             mut events,
             mut syncs,
         } = received;
+        let mut publishing = interval(PUBLISH);
+        publishing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let is_changed = self.board.as_ref().is_some_and(BoardWriter::is_changed);
             tokio::select! {
                 Some(event) = events.recv() => self.receive(&event),
                 Some(event) = syncs.recv() => {
+                    if let Some(board) = &mut self.board {
+                        board.process_sync(&event);
+                    }
                     #[cfg(feature = "otlp")]
                     if let Some(traces) = &mut self.traces {
                         traces.process_sync(&event);
                     }
                     log_sync(&event, &mut self.waits);
                 }
+                _ = publishing.tick(), if is_changed => if let Some(board) = &mut self.board {
+                    board.publish();
+                },
                 else => break,
             }
         }
@@ -114,6 +128,9 @@ impl Listeners<'_> {
     fn receive(&mut self, event: &Event) {
         self.metrics.count(event);
         self.statuses.process(event);
+        if let Some(board) = &mut self.board {
+            board.process(event);
+        }
         #[cfg(feature = "otlp")]
         if let Some(traces) = &mut self.traces {
             traces.process(event);

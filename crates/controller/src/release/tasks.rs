@@ -26,7 +26,7 @@ use crate::history_lookup::{LookupRequest, LookupResult};
 use crate::plan_facts::{failure, summary};
 use crate::run::{self, Target, in_time};
 use crate::waiting::Awaited;
-use crate::{ControllerEvent, RetainedOutcome, Shared, health};
+use crate::{ControllerEvent, RetainedOutcome, Shared, describe, health};
 
 /// Means and data of the tasks.
 pub(super) struct Executor {
@@ -222,11 +222,15 @@ impl Executor {
         };
         self.was_planned();
         let error = planned.as_ref().err();
+        let described = planned.as_ref().ok().and_then(Option::as_ref);
+        let described = described.filter(|_| self.shared.events.has_facts && !target.is_retained);
+        let facts = described.map(|planned| Arc::new(describe::facts(target, planned)));
         self.shared.events.report(ControllerEvent::Planned {
             release: release.name.clone(),
             answered: !error
                 .and_then(SyncError::of_cluster)
                 .is_some_and(is_silence),
+            facts,
             took: started.elapsed(),
         });
         Answer::Planned(match planned {

@@ -295,6 +295,7 @@ impl Metrics {
                 release,
                 answered,
                 took,
+                ..
             } => {
                 self.took("plan", *took);
                 self.answered(&release.environment, *answered);
@@ -313,10 +314,7 @@ impl Metrics {
                 self.took("apply", *took);
                 self.count_objects(release, objects);
             }
-            Event::DriftDetected { release, objects } => {
-                let labels = ReleaseLabels::of(release);
-                self.drift.get_or_create(&labels).inc_by(*objects as u64);
-            }
+            Event::DriftDetected { release, objects } => self.count_drift(release, *objects),
             Event::ReplicasChanged { replicas } => {
                 self.replicas
                     .set((*replicas).try_into().unwrap_or(i64::MAX));
@@ -414,6 +412,11 @@ impl Metrics {
             };
             self.objects.get_or_create(&labels).inc_by(*count as u64);
         }
+    }
+
+    fn count_drift(&self, release: &ReleaseName, objects: usize) {
+        let drift = self.drift.get_or_create(&ReleaseLabels::of(release));
+        drift.inc_by(objects as u64);
     }
 
     fn count_end(&self, release: &ReleaseName, outcome: ReconcileOutcome) {

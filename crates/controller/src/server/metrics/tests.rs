@@ -88,6 +88,7 @@ fn a_silent_cluster_is_reported_for_its_environments() {
             release: text("web"),
         },
         answered,
+        facts: None,
         took: Duration::ZERO,
     };
     let led = |leads| Event::LeadershipChanged {

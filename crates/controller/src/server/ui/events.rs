@@ -1,0 +1,110 @@
+//! Stream of changes of a page, as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use futures::Stream;
+use futures::stream::unfold;
+use jiff::Timestamp;
+use pleach_page::board::Board;
+use pleach_page::pages::{self, Page, Request};
+use pleach_page::viewer::Viewer;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Ui;
+
+/// Interval of comments on an idle stream, so that proxies keep it open.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Maximum age of a stream. Browsers then connect again, and permissions are checked again.
+const LONGEST: Duration = Duration::from_hours(1);
+/// Minimum interval between two events.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Seconds after which a refused client can try again.
+const RETRY_AFTER: &str = "30";
+
+/// Query of a stream.
+#[derive(Debug, Deserialize)]
+pub(super) struct Scope {
+    /// Path of the page.
+    scope: String,
+}
+
+/// A stream of one reader.
+struct Follower {
+    board: watch::Receiver<Arc<Board>>,
+    epoch: Arc<str>,
+    page: Page,
+    viewer: Viewer,
+    /// The digest of the last event.
+    sent: Option<String>,
+    end: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Answers with a stream that names the digest of a page whenever it changes.
+pub(super) async fn follow(
+    State(ui): State<Ui>,
+    Extension(viewer): Extension<Viewer>,
+    Query(Scope { scope }): Query<Scope>,
+) -> Response {
+    let page = Page::at(&scope, &pages::Query::default());
+    let board = ui.board.borrow().clone();
+    let Some(page) = page.filter(|page| page.version(&board, &viewer).is_some()) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let Ok(permit) = ui.streams.try_acquire_owned() else {
+        let headers = [(header::RETRY_AFTER, RETRY_AFTER)];
+        return (StatusCode::SERVICE_UNAVAILABLE, headers).into_response();
+    };
+    let follower = Follower {
+        board: ui.board,
+        epoch: ui.epoch,
+        page,
+        viewer,
+        sent: None,
+        end: Instant::now() + LONGEST,
+        _permit: permit,
+    };
+    let stream = Sse::new(events(follower)).keep_alive(KeepAlive::new().interval(HEARTBEAT));
+    ([(header::CACHE_CONTROL, "no-store")], stream).into_response()
+}
+
+/// Returns the events of a stream. The first one comes at once, so that a reader that connects again
+/// is up to date. The stream ends when the page vanishes and when the controller stops.
+fn events(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
+    unfold(follower, |mut follower| async {
+        loop {
+            let digest = follower.digest()?;
+            if follower.sent.as_ref() != Some(&digest) {
+                let data = serde_json::json!({"fragment": "main", "digest": digest});
+                let event = Event::default().event("change").data(data.to_string());
+                follower.sent = Some(digest);
+                return Some((Ok(event), follower));
+            }
+            let changed = timeout_at(follower.end, follower.board.changed());
+            changed.await.ok()?.ok()?;
+            sleep(PAUSE).await;
+        }
+    })
+}
+
+impl Follower {
+    /// Returns the digest of the page now. `None` if it vanished.
+    fn digest(&mut self) -> Option<String> {
+        let board = self.board.borrow_and_update().clone();
+        let request = Request {
+            viewer: &self.viewer,
+            now: Timestamp::now(),
+            epoch: &self.epoch,
+        };
+        pages::digest(&board, &self.page, &request)
+    }
+}
