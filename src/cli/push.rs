@@ -74,7 +74,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PushArgs) -> Result<Ex
     }
     let origin = Origin {
         source: source.public_remote(REMOTE),
-        revision: Some(format!("{revision}@sha1:{commit}")),
+        revision: Some(commit.clone()),
         created: tree.time(),
     };
     let package = Package::new(&contents.files, &origin)

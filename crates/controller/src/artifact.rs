@@ -148,3 +148,108 @@ fn text(file: &Path) -> Result<String, String> {
     let content = read(file)?;
     String::from_utf8(content).map_err(|_| format!("{} is not text", file.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use pleach_engine::fetching::Fetcher;
+    use pleach_git::budget::Budget;
+    use pleach_testkit::program::script;
+
+    use super::*;
+
+    fn artifact(folder: &Path) -> WatchedArtifact {
+        WatchedArtifact {
+            repository: OciRepository::parse("oci://registry.example.org/fleet").unwrap(),
+            tag: "production".to_owned(),
+            keys: Some(folder.join("keys")),
+            docker_config: Some(folder.join("config")),
+            authorities: None,
+        }
+    }
+
+    fn write(folder: &Path, name: &str, text: &str) {
+        let content = pleach_files::FileContent::new(text.as_bytes().to_vec());
+        pleach_files::write_atomic(&folder.join(name), &content).unwrap();
+    }
+
+    fn fetching(program: PathBuf) -> Fetching {
+        Fetching {
+            fetcher: Fetcher::by(program),
+            budget: Budget::of(1 << 24),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_registry_is_not_asked_before_the_end_of_its_limit() {
+        let folder = pleach_files::temporary_folder().unwrap();
+        let folder = folder.path();
+        write(folder, "keys", "k1");
+        write(folder, "config", "{}");
+        let answer = r#"{"Err":{"message":"too many","retryAfter":{"secs":600,"nanos":0}}}"#;
+        let calls = folder.join("calls");
+        let text = format!("echo x >> {}; echo '{answer}'", calls.display());
+        let (_program, program) = script(&text).unwrap();
+        let fetching = fetching(program);
+        let mut copy = ArtifactCopy::default();
+        for _ in 0..3 {
+            let error = copy.fetch(&artifact(folder), &fetching).await.unwrap_err();
+            assert_eq!(error, "too many");
+        }
+        assert_eq!(pleach_files::read(&calls).unwrap(), b"x\n");
+    }
+
+    #[tokio::test]
+    async fn an_artifact_is_checked_again_with_other_keys() {
+        let folder = pleach_files::temporary_folder().unwrap();
+        let folder = folder.path();
+        write(folder, "config", "{}");
+        // The tag has artifact d, which key k1 signed.
+        let text = r#"input=$(cat)
+            case "$input" in
+                *'"keys":"k1"'*'"known":"d"'*) echo '{"Ok":"unchanged"}' ;;
+                *'"keys":"k1"'*) echo '{"Ok":{"imported":{"digest":"d","commit":"c","created":null}}}' ;;
+                *'"known":"d"'*) echo '{"Ok":"unchanged"}' ;;
+                *) echo '{"Ok":{"untrusted":{"digest":"d","message":"no"}}}' ;;
+            esac"#;
+        let (_program, program) = script(text).unwrap();
+        let fetching = fetching(program);
+        let mut copy = ArtifactCopy::default();
+        for (keys, head) in [
+            ("k1", "c"),
+            ("k1", "c"),
+            ("k2", "d"),
+            ("k2", "d"),
+            ("k1", "c"),
+        ] {
+            write(folder, "keys", keys);
+            let fetched = copy.fetch(&artifact(folder), &fetching).await.unwrap();
+            assert_eq!(fetched.heads["production"], head, "{keys}");
+            assert_eq!(fetched.distrusted.is_empty(), keys == "k1", "{keys}");
+        }
+    }
+
+    #[tokio::test]
+    async fn files_that_cannot_be_used_are_named() {
+        let folder = pleach_files::temporary_folder().unwrap();
+        let folder = folder.path();
+        let fetching = fetching(PathBuf::from("/nowhere"));
+        let mut copy = ArtifactCopy::default();
+        write(
+            folder,
+            "config",
+            r#"{"credHelpers": {"registry.example.org": "x"}}"#,
+        );
+        let error = copy.fetch(&artifact(folder), &fetching).await.unwrap_err();
+        let start = format!(
+            "{}: the docker configuration takes",
+            folder.join("config").display()
+        );
+        assert!(error.starts_with(&start), "{error}");
+        write(folder, "config", "{}");
+        let error = copy.fetch(&artifact(folder), &fetching).await.unwrap_err();
+        assert!(
+            error.contains(&*folder.join("keys").to_string_lossy()),
+            "{error}"
+        );
+    }
+}

@@ -202,3 +202,88 @@ impl Fetcher {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use pleach_oci::artifact::Origin;
+    use pleach_testkit::program::script;
+
+    use super::*;
+
+    fn request() -> Pull {
+        Pull {
+            address: "oci://registry.example.org/fleet".to_owned(),
+            tag: "production".to_owned(),
+            credentials: Some(Credentials {
+                username: "ann".to_owned(),
+                password: "s3cret".to_owned(),
+            }),
+            authorities: None,
+            keys: None,
+            folder: PathBuf::from("/nowhere"),
+            known: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_and_ends_of_the_process_are_told_apart() {
+        let imported = r#"{"Ok":{"imported":{"digest":"d","commit":"c","created":null}}}"#;
+        let limited = r#"{"Err":{"message":"too many","retryAfter":{"secs":7,"nanos":0}}}"#;
+        let error = |message: &str| Err(PullError::new(message));
+        for (script_text, expected) in [
+            (
+                format!(
+                    "test \"$*\" = 'worker pull' && grep -q s3cret && echo '{imported}' || exit 9"
+                ),
+                Ok(Pulled::Imported(Imported {
+                    digest: "d".to_owned(),
+                    commit: "c".to_owned(),
+                    created: None,
+                })),
+            ),
+            (
+                format!("echo '{limited}'"),
+                Err(PullError {
+                    message: "too many".to_owned(),
+                    retry_after: Some(Duration::from_secs(7)),
+                }),
+            ),
+            (
+                "exit 3".to_owned(),
+                error("the pull failed: its process crashed (exit status: 3)"),
+            ),
+            (
+                "kill -KILL $$".to_owned(),
+                error(
+                    "the pull failed: its process was killed (signal: 9 (SIGKILL)): the artifact exceeds its limits",
+                ),
+            ),
+        ] {
+            let (_folder, program) = script(&script_text).unwrap();
+            let pulled = Fetcher::by(program).pull(&request()).await;
+            assert_eq!(pulled, expected, "{script_text}");
+        }
+        assert!(!format!("{:?}", request()).contains("s3cret"));
+    }
+
+    #[test]
+    fn the_message_of_a_commit_names_revision_and_digest() {
+        let mut artifact = Artifact {
+            digest: "sha256:77ab".to_owned(),
+            origin: Origin::default(),
+            files: BTreeMap::new(),
+        };
+        assert_eq!(message_of(&artifact), "artifact sha256:77ab\n");
+        artifact.origin = Origin {
+            source: Some("https://git.example.org/fleet".to_owned()),
+            revision: Some("main@sha1:3c1f0aa".to_owned()),
+            created: None,
+        };
+        assert_eq!(
+            message_of(&artifact),
+            "main@sha1:3c1f0aa\n\nArtifact: sha256:77ab\nSource: https://git.example.org/fleet\n"
+        );
+    }
+}

@@ -24,7 +24,7 @@ pub const CONTENT: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// Annotation with the URL of the git repository.
 const SOURCE: &str = "org.opencontainers.image.source";
-/// Annotation with the revision, such as `main@sha1:3c1f0aa…`.
+/// Annotation with the revision, such as a commit id.
 const REVISION: &str = "org.opencontainers.image.revision";
 /// Annotation with the time of the revision.
 const CREATED: &str = "org.opencontainers.image.created";
@@ -79,7 +79,7 @@ pub(crate) struct Index {
 pub struct Origin {
     /// URL of the git repository.
     pub source: Option<String>,
-    /// Revision, such as `main@sha1:3c1f0aa…`.
+    /// Revision, such as a commit id. Flux writes `main@sha1:3c1f0aa…`.
     pub revision: Option<String>,
     /// Time of the revision.
     pub created: Option<Timestamp>,
