@@ -19,6 +19,9 @@ const RATIO: usize = 100;
 /// Unpacked size that every package is allowed, in bytes. Tiny archives are mostly padding.
 const LEAST: usize = 1 << 20;
 
+/// Maximum length of a name in messages, in characters.
+const LONGEST_NAME: usize = 200;
+
 /// Reason why an archive cannot be unpacked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
@@ -36,6 +39,18 @@ pub enum ArchiveError {
         /// Reason, as a clause after the path.
         why: &'static str,
     },
+}
+
+impl ArchiveError {
+    /// Refuses an entry. Its name is foreign text, so the message has a short one without control
+    /// characters.
+    pub fn entry(name: &str, why: &'static str) -> Self {
+        let name = name.chars().filter(|char| !char.is_control());
+        Self::Entry {
+            path: name.take(LONGEST_NAME).collect(),
+            why,
+        }
+    }
 }
 
 impl From<io::Error> for ArchiveError {
@@ -107,10 +122,7 @@ impl Budget {
                 ArchiveError::TooMuch(format!("{MOST_ENTRIES} files and folders"))
             })?;
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            let refuse = |why| ArchiveError::Entry {
-                path: name.clone(),
-                why,
-            };
+            let refuse = |why| ArchiveError::entry(&name, why);
             match entry.header().entry_type() {
                 EntryType::Regular | EntryType::Continuous => {}
                 EntryType::Directory | EntryType::XGlobalHeader => continue,

@@ -170,7 +170,12 @@ impl Manifest {
                 Ok(Index { manifests }) if !manifests.is_empty() => {
                     invalid("is an index of several manifests, not an artifact".to_owned())
                 }
-                _ => invalid(format!("has an invalid manifest: {error}")),
+                // The text of the error can quote foreign text of any length.
+                _ => invalid(format!(
+                    "has an invalid manifest: line {}, column {}",
+                    error.line(),
+                    error.column()
+                )),
             }
         })?;
         Ok(manifest)
@@ -218,10 +223,7 @@ pub(crate) fn unpack(layer: &[u8]) -> Result<BTreeMap<String, Bytes>, ArchiveErr
             .into_iter()
             .find(|folder| files.contains_key(*folder))
         {
-            return Err(ArchiveError::Entry {
-                path: folder.to_owned(),
-                why: "is a file and a folder",
-            });
+            return Err(ArchiveError::entry(folder, "is a file and a folder"));
         }
     }
     Ok(files)
@@ -339,6 +341,14 @@ mod tests {
         let mut gzip = GzBuilder::new().write(Vec::new(), Compression::fast());
         gzip.write_all(&archive.into_inner().unwrap()).unwrap();
         gzip.finish().unwrap()
+    }
+
+    #[test]
+    fn names_in_messages_are_short() {
+        let name = format!("/{}", "\u{1b}a".repeat(40));
+        let error = unpack(&layer(&[(&*name, EntryType::Regular)])).unwrap_err();
+        let expected = format!("`/{}` is not a path within the artifact", "a".repeat(40));
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

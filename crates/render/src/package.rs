@@ -38,10 +38,10 @@ fn expand_within(
             continue;
         };
         if depth >= DEEPEST {
-            return Err(ArchiveError::Entry {
-                path,
-                why: "is a package within too many others",
-            });
+            return Err(ArchiveError::entry(
+                &path,
+                "is a package within too many others",
+            ));
         }
         let inner = budget.unpack(&content, within)?;
         for (inner, content) in expand_within(budget, inner, depth + 1)? {
