@@ -1,5 +1,7 @@
 //! Artifacts in a scripted registry.
 
+mod referee;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -1,0 +1,92 @@
+//! A registry and a client of another project: crane.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use super::*;
+
+/// Registry in its own process. Dropping it ends it.
+struct Running {
+    process: Child,
+    /// Open, so that the process can write.
+    _log: BufReader<ChildStderr>,
+    host: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn crane() -> Command {
+    let programs = std::env::var_os("PLEACH_REFEREES").expect("make interop sets PLEACH_REFEREES");
+    Command::new(PathBuf::from(programs).join("crane"))
+}
+
+/// Runs crane and returns its output.
+fn run(arguments: &[&str]) -> String {
+    let output = crane().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn serve() -> Running {
+    let mut process = crane()
+        .args(["registry", "serve", "--address", "127.0.0.1:0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    log.read_line(&mut line).unwrap();
+    let (_, port) = line.trim().rsplit_once(' ').unwrap();
+    Running {
+        host: format!("127.0.0.1:{port}"),
+        process,
+        _log: log,
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs crane: make interop"]
+async fn artifacts_are_exchanged_with_others() {
+    let server = serve();
+    let host = &server.host;
+    let connect = |name: &str| {
+        let repository = OciRepository::parse(&format!("oci://{host}/{name}")).unwrap();
+        Registry::connect(&repository, &Access::default(), PATIENT).unwrap()
+    };
+    let registry = connect("team/fleet");
+    push(&registry, &package(), "production").await.unwrap();
+    let reference = format!("{host}/team/fleet:production");
+    run(&["validate", "--remote", &reference]);
+    assert_eq!(run(&["digest", &reference]).trim(), package().digest());
+    let artifact = pull_tag(&registry, "production", None).await.unwrap();
+    assert_eq!(artifact.files, files());
+
+    // A registry without the API for referrers and without signatures.
+    let key = CosignKey::generate().unwrap();
+    let keys = PublicKeys::read(key.public_pem().as_bytes()).unwrap();
+    let error = pull_tag(&registry, "production", Some(&keys)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("there is no signature"), "{error}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let layer = folder.path().join("layer.tar.gz");
+    std::fs::write(&layer, archive("./manifests/a.yaml", b'0', b"a: b\n")).unwrap();
+    let layer = layer.to_str().unwrap();
+    let reference = format!("{host}/other:1");
+    run(&[
+        "append",
+        "--oci-empty-base",
+        "--new_layer",
+        layer,
+        "--new_tag",
+        &reference,
+    ]);
+    let artifact = pull_tag(&connect("other"), "1", None).await.unwrap();
+    assert_eq!(&*artifact.files["manifests/a.yaml"], b"a: b\n");
+}
