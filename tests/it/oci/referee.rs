@@ -1,4 +1,4 @@
-//! A registry and a client of another project: crane.
+//! Programs of other projects: crane, which has a registry, and cosign.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -21,9 +21,13 @@ impl Drop for Running {
     }
 }
 
-fn crane() -> Command {
+fn program(name: &str) -> PathBuf {
     let programs = std::env::var_os("PLEACH_REFEREES").expect("make interop sets PLEACH_REFEREES");
-    Command::new(PathBuf::from(programs).join("crane"))
+    PathBuf::from(programs).join(name)
+}
+
+fn crane() -> Command {
+    Command::new(program("crane"))
 }
 
 /// Runs crane and returns its output.
@@ -89,4 +93,51 @@ async fn artifacts_are_exchanged_with_others() {
     ]);
     let artifact = pull_tag(&connect("other"), "1", None).await.unwrap();
     assert_eq!(&*artifact.files["manifests/a.yaml"], b"a: b\n");
+}
+
+#[rstest]
+#[case::bundle("true")]
+#[case::simple("false")]
+#[tokio::test]
+#[ignore = "needs crane and cosign: make interop"]
+async fn signatures_of_cosign_count(#[case] has_bundle: &str) {
+    let server = serve();
+    let folder = tempfile::tempdir().unwrap();
+    let cosign = |arguments: &[&str]| {
+        let mut command = Command::new(program("cosign"));
+        command
+            .args(arguments)
+            .env_clear()
+            .envs([("COSIGN_PASSWORD", ""), ("COSIGN_YES", "true")])
+            .env("HOME", folder.path())
+            .current_dir(folder.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    cosign(&["generate-key-pair"]);
+    let public = std::fs::read(folder.path().join("cosign.pub")).unwrap();
+    let keys = PublicKeys::read(&public).unwrap();
+    let address = format!("oci://{}/fleet", server.host);
+    let repository = OciRepository::parse(&address).unwrap();
+    let registry = Registry::connect(&repository, &Access::default(), PATIENT).unwrap();
+    push(&registry, &package(), "production").await.unwrap();
+    let reference = format!("{}/fleet@{}", server.host, package().digest());
+    let form = format!("--new-bundle-format={has_bundle}");
+    cosign(&[
+        "sign",
+        "--key=cosign.key",
+        "--tlog-upload=false",
+        "--use-signing-config=false",
+        &form,
+        &reference,
+    ]);
+    let artifact = pull_tag(&registry, "production", Some(&keys))
+        .await
+        .unwrap();
+    assert_eq!(artifact.files, files());
+    let other = CosignKey::generate().unwrap().public_pem();
+    let other = PublicKeys::read(other.as_bytes()).unwrap();
+    let error = pull_tag(&registry, "production", Some(&other)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("a signature is by another key"), "{error}");
 }
