@@ -7,6 +7,7 @@
     reason = "a test reads templates, and stops where that fails"
 )]
 
+mod board;
 mod fixtures;
 mod golden;
 mod limits;
