@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use pleach_model::object::ObjectId;
+use pleach_page::standalone;
 use pleach_planner::plan::Plan;
 
 use super::differences::Differences;
-use super::error::CliError;
+use super::error::{CliError, Kind};
 use super::session::Session;
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, explain, format, plan_file};
@@ -25,6 +26,7 @@ Examples:
   pleach plan production/web --diff
   pleach plan production/web --explain deploy/web
   pleach plan production -o json --exit-code
+  pleach plan production -o html > plan.html     a self-contained page
   pleach plan production --out plan.json         for `pleach apply production --plan plan.json`")]
 pub(crate) struct PlanArgs {
     /// Environment, or one release of it
@@ -66,9 +68,14 @@ pub(crate) enum PlanOutput {
     Text,
     /// For programs.
     Json,
+    /// A self-contained page with the differences of all objects.
+    Html,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Exit, CliError> {
+    if args.explain.is_some() && args.output == PlanOutput::Html {
+        return Err(CliError::usage("--explain needs the output format text"));
+    }
     if args.diff && args.output == PlanOutput::Json {
         return Err(CliError::usage("--diff needs the output format text")
             .hint("`pleach diff -o json` has the differences for programs"));
@@ -86,11 +93,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
     let subjects = session.subjects(ui, ctx, &args.target).await?;
     let mut differences = Differences::of(&session)?;
     let mut texts = Vec::new();
+    let mut diffs = Vec::new();
     for subject in &subjects {
         match session.plan_for(ui, subject).await? {
             Ok(planned) => {
                 if args.output == PlanOutput::Text && args.explain.is_none() {
                     texts.push(drawn(&mut differences, subject, &planned, args.diff));
+                }
+                if args.output == PlanOutput::Html {
+                    diffs.push(differences.release(subject, &planned));
                 }
                 plans.push(planned);
             }
@@ -130,18 +141,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
                 }
             }
         }
-        (None, PlanOutput::Json) => {
-            let plans: Vec<_> = plans
-                .iter()
-                .map(|planned| {
-                    let mut shown = serde_json::json!(planned.plan);
-                    shown["effects"] = serde_json::json!(planned.plan.effects());
-                    shown
-                })
-                .collect();
-            ui.print(format::json(
-                &serde_json::json!({ "format": 1, "plans": plans }),
-            ));
+        (None, PlanOutput::Json) => ui.print(json(&plans)),
+        (None, PlanOutput::Html) => {
+            let plans = plans.iter().map(|planned| &planned.plan).zip(&diffs);
+            let page = standalone::plans(&format!("Plan of {}", args.target), plans);
+            let page = page.map_err(|error| CliError::new(Kind::Failed, error))?;
+            ui.print(page.trim_end());
         }
     }
     // A file with only some of the releases would look like a review of all.
@@ -163,6 +168,19 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
     }
     Ok(exit)
+}
+
+/// Formats plans for programs.
+fn json(plans: &[Planned]) -> String {
+    let plans: Vec<_> = plans
+        .iter()
+        .map(|planned| {
+            let mut shown = serde_json::json!(planned.plan);
+            shown["effects"] = serde_json::json!(planned.plan.effects());
+            shown
+        })
+        .collect();
+    format::json(&serde_json::json!({ "format": 1, "plans": plans }))
 }
 
 /// Draws a plan with the changed fields, and with all differences if requested.

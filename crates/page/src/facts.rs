@@ -21,19 +21,35 @@ use crate::diff::{self, Budget, LINE, ObjectView};
 
 /// Maximum number of changed objects whose differences are computed.
 pub const MAX_COMPARED: usize = 500;
-/// Maximum number of steps in a view of a plan.
-const STEPS: usize = 1_500;
+/// Limits of the view of a plan.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    steps: usize,
+    differences: Budget,
+}
+
+/// Limits of a plan on the web page.
+const ON_PAGE: Limits = Limits {
+    steps: 1_500,
+    differences: Budget {
+        lines: 6_000,
+        bytes: 160 * 1024,
+    },
+};
+/// Limits of a plan in a file.
+const IN_FILE: Limits = Limits {
+    steps: 50_000,
+    differences: Budget {
+        lines: 100_000,
+        bytes: 64 * 1024 * 1024,
+    },
+};
 /// Maximum number of objects in the list of a release.
 const OBJECTS: usize = 20_000;
 /// Maximum number of findings.
 const FINDINGS: usize = 100;
 /// Maximum number of lines about temporary changes.
 const TEMPORARY: usize = 100;
-/// Limits of the differences of a release.
-const DIFFERENCES: Budget = Budget {
-    lines: 6_000,
-    bytes: 160 * 1024,
-};
 /// Maximum number of objects that are expanded at first.
 const UNFOLDED: usize = 12;
 
@@ -376,15 +392,24 @@ impl ObjectRow {
 }
 
 impl PlanView {
-    /// Returns the view of a plan with its differences.
+    /// Returns the view of a plan with its differences, as far as they fit on a page.
     pub fn of(plan: &Plan, diff: Option<&ReleaseDiff>) -> Self {
+        Self::within(plan, diff, ON_PAGE)
+    }
+
+    /// Returns the view of a plan with its differences for a file.
+    pub fn whole(plan: &Plan, diff: Option<&ReleaseDiff>) -> Self {
+        Self::within(plan, diff, IN_FILE)
+    }
+
+    fn within(plan: &Plan, diff: Option<&ReleaseDiff>, limits: Limits) -> Self {
         let changes: BTreeMap<&ObjectId, &Change> = plan
             .changes
             .iter()
             .map(|change| (&change.object, change))
             .collect();
         let mut stages: Vec<StageView> = Vec::new();
-        for step in plan.steps.iter().take(STEPS) {
+        for step in plan.steps.iter().take(limits.steps) {
             let sign = Sign::of(step, changes.get(&step.object).copied());
             let view = StepView {
                 id: step.id.0,
@@ -403,7 +428,7 @@ impl PlanView {
                 }),
             }
         }
-        let mut budget = DIFFERENCES;
+        let mut budget = limits.differences;
         let changes = diff.map(|diff| differences(diff, &mut budget));
         let temporary = diff.iter().flat_map(|diff| &diff.overlays);
         let temporary = temporary.flat_map(meanwhile).take(TEMPORARY);
@@ -417,7 +442,7 @@ impl PlanView {
             ),
             stages,
             steps: plan.steps.len(),
-            steps_left_out: plan.steps.len().saturating_sub(STEPS),
+            steps_left_out: plan.steps.len().saturating_sub(limits.steps),
             temporary: temporary.map(|line| clipped(&plain(&line), LINE)).collect(),
             findings: plan
                 .findings
@@ -427,7 +452,7 @@ impl PlanView {
                 .collect(),
             findings_left_out: plan.findings.len().saturating_sub(FINDINGS),
             changes,
-            size: DIFFERENCES.bytes - budget.bytes,
+            size: limits.differences.bytes - budget.bytes,
         }
     }
 

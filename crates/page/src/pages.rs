@@ -6,7 +6,7 @@
 mod environment;
 mod overview;
 mod release;
-mod text;
+pub(crate) mod text;
 mod waiting;
 
 use std::sync::LazyLock;
@@ -33,7 +33,7 @@ const FRAGMENT: &str = "main";
 const SEARCH: usize = 200;
 
 /// Templates by name.
-const TEMPLATES: [(&str, &str); 13] = [
+const TEMPLATES: [(&str, &str); 16] = [
     ("base.html.j2", include_str!("templates/base.html.j2")),
     ("board.html.j2", include_str!("templates/board.html.j2")),
     ("diff.html.j2", include_str!("templates/diff.html.j2")),
@@ -51,7 +51,13 @@ const TEMPLATES: [(&str, &str); 13] = [
         include_str!("templates/overview.html.j2"),
     ),
     ("plan.html.j2", include_str!("templates/plan.html.j2")),
+    ("plans.html.j2", include_str!("templates/plans.html.j2")),
+    ("preview.html.j2", include_str!("templates/preview.html.j2")),
     ("release.html.j2", include_str!("templates/release.html.j2")),
+    (
+        "standalone.html.j2",
+        include_str!("templates/standalone.html.j2"),
+    ),
     ("waiting.html.j2", include_str!("templates/waiting.html.j2")),
 ];
 
@@ -279,6 +285,12 @@ pub struct RenderError {
     source: minijinja::Error,
 }
 
+impl RenderError {
+    pub(crate) fn new(page: &'static str, source: minijinja::Error) -> Self {
+        Self { page, source }
+    }
+}
+
 /// Returns the digest of a page: it changes whenever the page does. `None` as in [`render`].
 pub fn digest(board: &Board, page: &Page, request: &Request<'_>) -> Option<String> {
     let version = page.version(board, request.viewer)?;
@@ -381,19 +393,20 @@ impl Content {
     }
 }
 
-static ENGINE: LazyLock<Result<Engine<'static>, minijinja::Error>> = LazyLock::new(|| {
-    let mut engine = Engine::new();
-    engine.set_undefined_behavior(UndefinedBehavior::Strict);
-    engine.set_auto_escape_callback(|_| AutoEscape::Html);
-    engine.set_formatter(format);
-    let mut syntax = SyntaxConfig::builder();
-    syntax.trim_blocks(true).lstrip_blocks(true);
-    engine.set_syntax(syntax.build()?);
-    for (name, template) in TEMPLATES {
-        engine.add_template(name, template)?;
-    }
-    Ok(engine)
-});
+pub(crate) static ENGINE: LazyLock<Result<Engine<'static>, minijinja::Error>> =
+    LazyLock::new(|| {
+        let mut engine = Engine::new();
+        engine.set_undefined_behavior(UndefinedBehavior::Strict);
+        engine.set_auto_escape_callback(|_| AutoEscape::Html);
+        engine.set_formatter(format);
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true);
+        engine.set_syntax(syntax.build()?);
+        for (name, template) in TEMPLATES {
+            engine.add_template(name, template)?;
+        }
+        Ok(engine)
+    });
 
 /// Writes a value as HTML. Invisible characters, and those that reorder text, are shown as escapes,
 /// wherever the text comes from.
@@ -411,7 +424,7 @@ fn format(
     }
 }
 
-fn clone(error: &minijinja::Error) -> minijinja::Error {
+pub(crate) fn clone(error: &minijinja::Error) -> minijinja::Error {
     minijinja::Error::new(error.kind(), error.to_string())
 }
 

@@ -16,7 +16,7 @@ use crate::viewer::Viewer;
 const REASON: usize = 300;
 
 /// Returns a value for templates.
-pub(super) fn value(value: impl Serialize) -> Value {
+pub(crate) fn value(value: impl Serialize) -> Value {
     Value::from(Serde(value))
 }
 

@@ -2,9 +2,10 @@
 
 use insta::assert_snapshot;
 use pleach_page::board::Board;
+use pleach_page::standalone;
 use pleach_page::viewer::{Permissions, Verb, Viewer};
 
-use crate::fixtures::{every_state, html, name, try_html};
+use crate::fixtures::{diff, every_state, html, name, plan, try_html};
 
 const TABS: [&str; 6] = ["", "/plan", "/diff", "/objects", "/history", "/graph"];
 
@@ -170,4 +171,15 @@ fn lists_are_filtered() {
     assert!(page.contains("1 object <small>of 5</small>"), "{page}");
     let none = html(&board, &viewer, "/?q=nothing-like-that");
     assert!(none.contains("No release matches."));
+}
+
+#[test]
+fn plans_are_a_page_of_their_own() {
+    let plans = ["web", "db"].map(|release| plan(&name("production", release)));
+    let diffs = plans.each_ref().map(diff);
+    let page = standalone::plans("Plan of production", plans.iter().zip(&diffs)).unwrap();
+    assert!(!page.contains("<script") && !page.contains("href=\"http"));
+    let (head, rest) = page.split_once("<style>").unwrap();
+    let (_, body) = rest.split_once("</style>").unwrap();
+    assert_snapshot!(format!("{head}<style></style>{body}").replace("&#x2f;", "/"));
 }

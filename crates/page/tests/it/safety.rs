@@ -158,6 +158,9 @@ fn templates_escape_everything() {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
+        // Files have their style inside.
+        let text = text.replace("<style>\n{{ inline_style }}</style>", "");
+        let text = text.replace("style-src 'unsafe-inline'", "");
         for forbidden in [
             "safe",
             "autoescape",

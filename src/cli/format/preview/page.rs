@@ -1,11 +1,14 @@
 //! Preview as a self-contained HTML page without scripts.
 
-use minijinja::{Environment, Value, context};
+use minijinja::value::Serde;
+use minijinja::{Value, context};
 use pleach_model::finding::Finding;
-use pleach_model::sanitize::clipped;
-use pleach_planner::plan::Action;
-use pleach_planner::text_diff::{ObjectDiff, Part, Tag};
-use pleach_report::labels::{meanwhile, remarks, title, versions};
+use pleach_page::diff::{self, Budget};
+use pleach_page::facts::FindingView;
+use pleach_page::pages::RenderError;
+use pleach_page::standalone;
+use pleach_planner::text_diff::ObjectDiff;
+use pleach_report::labels::{meanwhile, versions};
 use pleach_report::preview::{
     EnvironmentPreview, Preview, ReleasePreview,
     next_steps::next_steps,
@@ -13,27 +16,21 @@ use pleach_report::preview::{
         about, as_shown, binding, compared, in_cluster, lint, other_than, refused, subjects,
         unknown, without_effect,
     },
-    worst_risk,
 };
 
 use crate::cli::format::findings::plain;
 
-/// Template name. The suffix `.html` enables escaping in the template engine.
-const NAME: &str = "preview.html";
-
-/// Maximum number of lines per object, for the browser's sake.
-const LINES: usize = 2_000;
-const LINE: usize = 2_000;
-/// Maximum number of lines of a deleted object.
-const DELETED_LINES: usize = 500;
-/// Maximum number of lines of all objects together.
-const ALL_LINES: usize = 100_000;
+/// Limits of all objects together.
+const ALL: Budget = Budget {
+    lines: 100_000,
+    bytes: 64 * 1024 * 1024,
+};
 /// Maximum number of objects that are initially expanded.
 const UNFOLDED: usize = 12;
 
 /// Renders the page. `revisions` are display names.
-pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, minijinja::Error> {
-    let mut lines_left = ALL_LINES;
+pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, RenderError> {
+    let mut budget = ALL;
     let environments: Vec<_> = preview
         .environments
         .iter()
@@ -44,8 +41,8 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                 .iter()
                 .map(|one| {
                     let live = environment.in_cluster(&one.diff.release);
-                    let live = live.map(|live| in_the_cluster(live, Some(one), &mut lines_left));
-                    release(one, live, cluster.is_some(), &mut lines_left)
+                    let live = live.map(|live| in_the_cluster(live, Some(one), &mut budget));
+                    release(one, live, cluster.is_some(), &mut budget)
                 })
                 .collect();
             releases.extend(environment.only_in_cluster().map(|one| {
@@ -54,7 +51,8 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                     versions => arrow(one),
                     summary => "–",
                     risks => risks(one),
-                    live => in_the_cluster(one, None, &mut lines_left),
+                    live => in_the_cluster(one, None, &mut budget),
+                    ..no_contents()
                 }
             }));
             let first = environment.refusals.iter().chain(&environment.lint);
@@ -73,9 +71,7 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
         let mut live = one.only_in_cluster();
         problem(one).is_some() || !one.releases.is_empty() || live.next().is_some()
     });
-    let mut engine = Environment::new();
-    engine.add_template(NAME, include_str!("preview.html.j2"))?;
-    engine.get_template(NAME)?.render(context! {
+    let values = context! {
         summary => &preview.summary,
         compared => compared(preview, revisions.0, revisions.1),
         is_live,
@@ -83,7 +79,8 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
         environments,
         remarks => without_effect(preview),
         next_steps => steps(preview),
-    })
+    };
+    standalone::preview(&preview.summary, values)
 }
 
 /// Describes the most important errors of an environment.
@@ -107,7 +104,7 @@ fn release(
     release: &ReleasePreview,
     live: Option<Value>,
     is_live: bool,
-    lines_left: &mut usize,
+    budget: &mut Budget,
 ) -> Value {
     let objects: Vec<&ObjectDiff> = release.diff.objects.iter().collect();
     context! {
@@ -117,7 +114,7 @@ fn release(
         risks => risks(release),
         unknown => is_live && live.is_none(),
         live,
-        ..contents(release, &objects, lines_left),
+        ..contents(release, &objects, budget),
     }
 }
 
@@ -125,13 +122,13 @@ fn release(
 fn in_the_cluster(
     live: &ReleasePreview,
     base: Option<&ReleasePreview>,
-    lines_left: &mut usize,
+    budget: &mut Budget,
 ) -> Value {
     let (objects, same) = other_than(live, base);
     context! {
         summary => in_cluster(live),
         shown => as_shown(same),
-        ..contents(live, &objects, lines_left),
+        ..contents(live, &objects, budget),
     }
 }
 
@@ -144,7 +141,7 @@ fn risks(release: &ReleasePreview) -> Vec<Value> {
 }
 
 /// Returns the details of a release.
-fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut usize) -> Value {
+fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], budget: &mut Budget) -> Value {
     let few = objects.len() <= UNFOLDED;
     let subjects: Vec<_> = release
         .subjects
@@ -165,66 +162,27 @@ fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], lines_left: &mut 
         findings => release.diff.findings.iter().map(finding).collect::<Vec<_>>(),
         overlays => overlays.map(|line| plain(&line)).collect::<Vec<_>>(),
         subjects,
-        objects => objects.iter().map(|one| object(one, few, lines_left)).collect::<Vec<_>>(),
+        objects => objects.iter().map(|one| object(one, few, budget)).collect::<Vec<_>>(),
+        shown => (),
     }
 }
 
-fn object(object: &ObjectDiff, is_open: bool, lines_left: &mut usize) -> Value {
-    let all: usize = object.hunks.iter().map(|hunk| hunk.lines.len() + 1).sum();
-    let is_deleted = object.action == Action::Delete;
-    let most = if is_deleted { DELETED_LINES } else { LINES };
-    let shown = most.min(*lines_left);
-    let mut lines = Vec::new();
-    for hunk in &object.hunks {
-        if lines.len() >= shown {
-            break;
-        }
-        let header = clipped(&plain(&hunk.header()), LINE);
-        lines.push(context! { class => "place", parts => [context! { text => header }] });
-        let parts = hunk.parts(shown - lines.len(), |text| clipped(&plain(text), LINE));
-        for (line, parts) in hunk.lines.iter().zip(parts) {
-            if lines.len() >= shown {
-                break;
-            }
-            lines.push(self::line(line.tag, parts));
-        }
-    }
-    lines.truncate(shown);
-    *lines_left -= lines.len();
-    let left_out = all.saturating_sub(lines.len());
-    let title = plain(&title(object));
-    let (verb, rest) = title.split_once(' ').unwrap_or((&title, ""));
+/// Returns the details of a release that only differs from the cluster.
+fn no_contents() -> Value {
+    let none: Vec<Value> = Vec::new();
     context! {
-        verb,
-        rest,
-        action => object.previous.as_ref().map_or_else(
-            || object.action.to_string(),
-            |previous| previous.how.verb().to_owned(),
-        ),
-        risk => worst_risk(object).map(|risk| risk.level().word()),
-        is_open => is_open && !is_deleted,
-        remarks => remarks(object),
-        left_out,
-        lines,
+        unknown => false,
+        about => &none,
+        findings => &none,
+        overlays => &none,
+        subjects => &none,
+        objects => &none,
+        shown => (),
     }
 }
 
-/// Returns a line with its sign and its changed words.
-fn line(tag: Tag, parts: Vec<Part>) -> Value {
-    let class = match tag {
-        Tag::Added => "added",
-        Tag::Removed => "removed",
-        Tag::Context => "",
-    };
-    let sign = Part {
-        text: tag.sign().to_string(),
-        is_changed: false,
-    };
-    let parts = std::iter::once(sign).chain(parts);
-    let parts: Vec<Value> = parts
-        .map(|Part { text, is_changed }| context! { text, is_changed })
-        .collect();
-    context! { class, parts }
+fn object(object: &ObjectDiff, is_open: bool, budget: &mut Budget) -> Value {
+    Value::from(Serde(diff::object(object, is_open, budget)))
 }
 
 fn arrow(release: &ReleasePreview) -> String {
@@ -232,13 +190,5 @@ fn arrow(release: &ReleasePreview) -> String {
 }
 
 fn finding(finding: &Finding) -> Value {
-    let place = finding.place.as_ref().map(ToString::to_string);
-    let object = finding.object.as_ref().map(ToString::to_string);
-    let about: Vec<String> = [place, object].into_iter().flatten().collect();
-    context! {
-        severity => finding.severity.to_string(),
-        about => plain(&about.join(": ")),
-        message => clipped(&plain(&finding.message), LINE),
-        hint => finding.hint.as_deref().map(plain),
-    }
+    Value::from(Serde(FindingView::of(finding)))
 }
