@@ -61,7 +61,6 @@ impl BoardWriter {
             | Event::EnvironmentUnchanged { .. }
             | Event::EnvironmentStalled { .. }
             | Event::ClusterUnreachable { .. } => self.apply_to_environment(event, now),
-            Event::ReconcileStarted { release } => board.started(release, now),
             Event::Planned {
                 release,
                 answered,
@@ -107,6 +106,7 @@ impl BoardWriter {
                 },
             ),
             Event::OwnerChanged { .. }
+            | Event::ReconcileStarted { .. }
             | Event::QueueChanged { .. }
             | Event::PlanExecuted { .. }
             | Event::DriftDetected { .. }

@@ -58,7 +58,7 @@ pub struct Environment {
     pub led: bool,
     /// Reason why no newer commit is synced.
     pub stalled: Option<Stalled>,
-    /// Whether the cluster is unreachable.
+    /// Failure of its cluster to answer.
     pub unreachable: Option<Unreachable>,
     /// Time of the last answer of the cluster.
     pub answered: Option<Timestamp>,
@@ -106,8 +106,6 @@ pub struct Release {
     pub is_degraded: bool,
     /// Number of fields that pleach leaves alone.
     pub contended: usize,
-    /// Start of the running reconcile.
-    pub reconciling: Option<Timestamp>,
     /// The present run, or the last one until the next plan.
     pub run: Option<Run>,
     changed: u64,
@@ -286,7 +284,6 @@ impl Release {
             stalled: None,
             is_degraded: false,
             contended: 0,
-            reconciling: None,
             run: None,
             changed: 0,
         }
@@ -567,36 +564,30 @@ impl Board {
         });
     }
 
-    /// Records that the cluster of an environment answered, or its error.
-    pub fn answered(&mut self, environment: &str, at: Timestamp, error: Option<&str>) {
-        let known = self.environments.get(environment);
-        let is_known = known.is_some_and(|known| known.unreachable.is_none() && error.is_none());
-        if is_known {
-            // Not a change that a reader has to see at once.
-            if let Some(known) = self.environments.get_mut(environment) {
-                Arc::make_mut(known).answered = Some(at);
-            }
+    /// Records that the cluster of an environment answered, or its error. An empty error is one
+    /// whose text is not known. A repeated answer or error is no change that a reader has to see.
+    pub fn answered(&mut self, name: &str, at: Timestamp, error: Option<&str>) {
+        let Some(known) = self.environments.get_mut(name) else {
             return;
+        };
+        let before = known.unreachable.clone();
+        let unreachable = error.map(|error| Unreachable {
+            message: match &before {
+                Some(before) if error.is_empty() => before.message.clone(),
+                _ => text(error),
+            },
+            since: before.as_ref().map_or(at, |before| before.since),
+        });
+        let is_change = unreachable != before;
+        let environment = if is_change {
+            self.environment(name)
+        } else {
+            Arc::make_mut(known)
+        };
+        environment.unreachable = unreachable;
+        if error.is_none() {
+            environment.answered = Some(at);
         }
-        let environment = self.environment(environment);
-        match error {
-            None => {
-                environment.unreachable = None;
-                environment.answered = Some(at);
-            }
-            Some(error) => {
-                let before = environment.unreachable.take();
-                let (known, since) =
-                    before.map_or((String::new(), at), |one| (one.message, one.since));
-                let message = if error.is_empty() { known } else { text(error) };
-                environment.unreachable = Some(Unreachable { message, since });
-            }
-        }
-    }
-
-    /// Records the start of a reconcile.
-    pub fn started(&mut self, name: &ReleaseName, at: Timestamp) {
-        self.release(name, |release| release.reconciling = Some(at));
     }
 
     /// Records the facts of a new plan.
@@ -704,7 +695,6 @@ impl Board {
             ..outcome
         };
         self.release(name, |release| {
-            release.reconciling = None;
             if let Some(run) = &mut release.run {
                 run.ended = run.ended.or(Some(outcome.at));
                 run.waits.clear();

@@ -221,6 +221,39 @@ fn releases_come_and_go_with_their_environment() {
     assert_eq!(known(&board), ["cache"]);
     board.set_leader("production", false);
     assert!(known(&board).is_empty());
-    board.started(&web, at(0));
+    board.health(&web, true);
     assert!(known(&board).is_empty());
+}
+
+#[test]
+fn readers_need_not_see_repeated_answers() {
+    let mut board = Board::default();
+    load(&mut board, "production", &["web"]);
+    let viewer = Viewer::read_only();
+    let version = |board: &Board| {
+        let environment = &board.environments["production"];
+        board.version_of_environment(environment, &viewer)
+    };
+    let mut known = version(&board);
+    for (second, error, is_change) in [
+        (0, None, false),
+        (1, None, false),
+        (2, Some("refused"), true),
+        (3, Some("refused"), false),
+        (4, Some(""), false),
+        (5, Some("timed out"), true),
+        (6, None, true),
+        (7, None, false),
+    ] {
+        board.answered("production", at(second), error);
+        let now = version(&board);
+        assert_eq!(now != known, is_change, "{second}");
+        known = now;
+    }
+    let environment = &board.environments["production"];
+    assert_eq!(environment.answered, Some(at(7)));
+    board.answered("production", at(8), Some("refused"));
+    board.answered("production", at(9), Some("timed out"));
+    let unreachable = board.environments["production"].unreachable.as_ref();
+    assert_eq!(unreachable.map(|one| one.since), Some(at(8)));
 }
