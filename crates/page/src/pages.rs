@@ -21,6 +21,7 @@ use pleach_model::sanitize::{plain, steers};
 use serde::Deserialize;
 
 use crate::board::{Board, State};
+use crate::standalone;
 use crate::viewer::Viewer;
 
 /// The stylesheet of all pages.
@@ -33,7 +34,7 @@ const FRAGMENT: &str = "main";
 const SEARCH: usize = 200;
 
 /// Templates by name.
-const TEMPLATES: [(&str, &str); 16] = [
+const TEMPLATES: [(&str, &str); 13] = [
     ("base.html.j2", include_str!("templates/base.html.j2")),
     ("board.html.j2", include_str!("templates/board.html.j2")),
     ("diff.html.j2", include_str!("templates/diff.html.j2")),
@@ -51,13 +52,7 @@ const TEMPLATES: [(&str, &str); 16] = [
         include_str!("templates/overview.html.j2"),
     ),
     ("plan.html.j2", include_str!("templates/plan.html.j2")),
-    ("plans.html.j2", include_str!("templates/plans.html.j2")),
-    ("preview.html.j2", include_str!("templates/preview.html.j2")),
     ("release.html.j2", include_str!("templates/release.html.j2")),
-    (
-        "standalone.html.j2",
-        include_str!("templates/standalone.html.j2"),
-    ),
     ("waiting.html.j2", include_str!("templates/waiting.html.j2")),
 ];
 
@@ -402,7 +397,7 @@ pub(crate) static ENGINE: LazyLock<Result<Engine<'static>, minijinja::Error>> =
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true);
         engine.set_syntax(syntax.build()?);
-        for (name, template) in TEMPLATES {
+        for (name, template) in TEMPLATES.into_iter().chain(standalone::TEMPLATES) {
             engine.add_template(name, template)?;
         }
         Ok(engine)

@@ -8,6 +8,16 @@ use pleach_report::labels::versions;
 use crate::facts::{PlanView, text};
 use crate::pages::{ENGINE, RenderError, STYLE};
 
+/// Templates by name. They share the macros of the pages.
+pub(crate) const TEMPLATES: [(&str, &str); 3] = [
+    (PLANS, include_str!("templates/plans.html.j2")),
+    (PREVIEW, include_str!("templates/preview.html.j2")),
+    (
+        "standalone.html.j2",
+        include_str!("templates/standalone.html.j2"),
+    ),
+];
+
 /// Template of the page of a preview.
 const PREVIEW: &str = "preview.html.j2";
 /// Template of the page of plans.

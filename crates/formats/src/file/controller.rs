@@ -85,7 +85,7 @@ pub struct PageTls {
     pub key_file: String,
 }
 
-/// An identity provider that speaks OpenID Connect.
+/// An identity provider (OIDC).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OidcProvider {
