@@ -58,7 +58,8 @@ pub(super) const EMBEDDED: Bundle = Bundle {
         "kubeconfigs.yaml.j2",
         "loop.yaml.j2",
         "monitoring.yaml.j2",
-        "namespaced.yaml.j2"
+        "namespaced.yaml.j2",
+        "ui.yaml.j2"
     ],
 };
 
