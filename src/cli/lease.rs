@@ -24,6 +24,7 @@ impl LockArgs {
             patience: self.lock_timeout.try_into().unwrap_or_default(),
             peers: Peers::default(),
             local: None,
+            approved_by: None,
         }
     }
 }

@@ -183,6 +183,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             patience: PATIENCE,
             peers: Peers::default(),
             local: None,
+            approved_by: None,
         },
         drift_watch: plan.drift_watch,
         replica_group,

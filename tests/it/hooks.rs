@@ -50,6 +50,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
+            approved_by: None,
         },
         drift_watch: false,
         replica_group: None,

@@ -10,7 +10,7 @@
 use pleach_planner::plan::Plan;
 use pleach_reconciler::release::Reasons;
 use pleach_report::preview::comment::stated;
-use pleach_state::inventory::{Attempt, Source};
+use pleach_state::inventory::{Attempt, Source, awaiting_approval};
 
 use super::run::Target;
 use super::{ACTIONS, NAMED};
@@ -124,7 +124,7 @@ pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
         Some(approved) => format!("; the present approval is for {approved}"),
         None => String::new(),
     };
-    let waits = format!("waits for approval of {effects}: {}", difference(plan));
+    let waits = awaiting_approval(&effects, &difference(plan));
     let annotation = desired.store.approval_place(&desired.name);
     let how = format!("to approve it: kubectl annotate --overwrite {annotation}={effects}");
     Some(Reasons {

@@ -13,7 +13,7 @@ use pleach_planner::plan::Plan;
 use pleach_planner::text_diff;
 use pleach_reconciler::stall::Stall;
 use pleach_render::Rendered;
-use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store};
+use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store, UserRequests};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use pleach_engine::{
     planning::{Options, Planned, Planner, Predecessors},
     stop::{Cause, Stop},
     sync::{
-        self, Run, SyncError,
+        self, Claim as LeaseIdentity, Run, SyncError,
         report::{FailureKind, SyncResult},
     },
     words,
@@ -266,9 +266,13 @@ pub(super) async fn execute(
     } = planned;
     let events = shared.events.run_events(desired.name.clone());
     let stop = Stop::on(Cause::Interrupted, shared.stop.clone()).or_on(Cause::Superseded, newer);
+    let claim = LeaseIdentity {
+        approved_by: approver(observation.user_requests(), &plan),
+        ..shared.lease_identity.clone()
+    };
     let run = Run {
         cluster,
-        claim: &shared.lease_identity,
+        claim: &claim,
         events: &events,
         stop: &stop,
     };
@@ -310,6 +314,13 @@ pub(super) async fn execute(
         public_message,
         members,
     }
+}
+
+/// Returns the user who approved the effects of a plan. `None` if the approval is for other effects,
+/// or names no user.
+fn approver(requests: UserRequests, plan: &Plan) -> Option<String> {
+    let is_approved = requests.approved? == plan.effects().to_string();
+    requests.approved_by.filter(|_| is_approved)
 }
 
 /// Outcome of a run.

@@ -413,13 +413,16 @@ impl Observation {
             return user_requests;
         };
         let id = ObjectId::new("", "Namespace", None, namespace);
-        let annotation = UserRequests::approval_annotation(self.state.name());
+        let name = self.state.name();
         let live = self.observed.live_meta(&id);
-        let approved = live.and_then(|live| live.annotations.get(&annotation));
-        UserRequests {
-            approved: approved.map(|digest| digest.trim().to_owned()),
-            ..user_requests
-        }
+        let annotation = |key: String| {
+            let value = live.and_then(|live| live.annotations.get(&key));
+            value.map(|value| value.trim().to_owned())
+        };
+        user_requests.with_approval(
+            annotation(UserRequests::approval_annotation(name)),
+            annotation(UserRequests::approver_annotation(name)),
+        )
     }
 
     /// Returns whether execution would write anything, even only the record.

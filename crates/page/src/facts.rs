@@ -337,6 +337,8 @@ impl RecordFacts {
             let local = Some(&result.local).filter(|local| !local.is_empty());
             let local = local.map(|local| format!("local run: {local}"));
             let message = Some(result.message.clone()).filter(|message| !message.is_empty());
+            let approver = Some(&result.run.approved_by).filter(|user| !user.is_empty());
+            let approved = approver.map(|user| format!("approved by {user}"));
             let overridden = result.overridden.iter();
             let overridden =
                 overridden.map(|one| format!("overrides check {}: {}", one.check, one.reason));
@@ -350,6 +352,7 @@ impl RecordFacts {
                 by: text(&result.run.by),
                 notes: message
                     .into_iter()
+                    .chain(approved)
                     .chain(local)
                     .chain(overridden)
                     .map(|note| text(&note))

@@ -5,7 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleach_formats::{sync::SyncPolicy, window::Windows};
 use pleach_state::inventory::{
-    Condition, ConditionKind, Memory, Suspension, SyncRequest, UserRequests, WINDOW_CLOSED,
+    AWAITING_APPROVAL, Condition, ConditionKind, Memory, Suspension, SyncRequest, UserRequests,
+    WINDOW_CLOSED,
 };
 
 use crate::release::{Failure, Reasons, TargetId};
@@ -15,8 +16,6 @@ const CLOSED: &str = "the environment allows no sync at this time";
 
 /// Message about a panic.
 const PANICKED: &str = "the reconcile panicked; this is a bug: see the panic message on stderr of the controller, which retries";
-/// Reason of the condition of a release that waits for approval.
-const AWAITING: &str = "AwaitingApproval";
 
 /// Outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,7 +187,7 @@ pub fn panicked() -> ReconcileReport {
 /// Returns the outcome of a plan that waits for approval.
 pub fn unapproved(missing: &Reasons) -> ReconcileReport {
     let report = ReconcileReport::with_reasons(ReconcileOutcome::Unapproved, missing);
-    report.with_condition(ConditionKind::Stalled, AWAITING)
+    report.with_condition(ConditionKind::Stalled, AWAITING_APPROVAL)
 }
 
 /// Returns the outcome for a change that waits for its window.

@@ -18,8 +18,8 @@ mod user_requests;
 
 pub use applyset::apply_set_id;
 pub use conditions::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, Following, HEARTBEAT, WINDOW_CLOSED,
-    carry_over, changed_status, degraded, followed,
+    AWAITING_APPROVAL, Condition, ConditionKind, DEPENDENCY_NOT_READY, Following, HEARTBEAT,
+    WINDOW_CLOSED, awaiting_approval, carry_over, changed_status, degraded, followed,
 };
 pub use contention::Correction;
 pub use entry::{Entry, EntryState, Inventory};

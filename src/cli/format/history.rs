@@ -56,8 +56,11 @@ fn remarks(result: &AttemptResult) -> String {
     let overridden =
         overridden.map(|one| format!("check {} overridden: {}", one.check, one.reason));
     let message = (!result.message.is_empty()).then(|| result.message.clone());
+    let approver = &result.run.approved_by;
+    let approved = (!approver.is_empty()).then(|| format!("approved by {approver}"));
     message
         .into_iter()
+        .chain(approved)
         .chain(local)
         .chain(overridden)
         .collect::<Vec<_>>()
@@ -83,7 +86,8 @@ mod tests {
     #[test]
     fn results_name_their_author_duration_and_extent() {
         let result = |value: Value| serde_json::from_value::<AttemptResult>(value).unwrap();
-        let run = json!({"by": "ann@desk (pid 7)", "seconds": 72, "changes": "2 created"});
+        let run = json!({"by": "ann@desk (pid 7)", "seconds": 72, "changes": "2 created",
+            "approvedBy": "oidc:ann"});
         let installed = Installed {
             history: vec![
                 result(
@@ -107,7 +111,7 @@ mod tests {
         assert_snapshot!(text, @r"
         AT                    VERSION  REVISION  RESULT    BY          TOOK    CHANGES    MESSAGE
         2026-07-01T11:00:00Z  v2       abc       failed    controller                     no
-        2026-07-01T10:00:00Z  v1       abc       deployed  ann@desk    1m 12s  2 created
+        2026-07-01T10:00:00Z  v1       abc       deployed  ann@desk    1m 12s  2 created  approved by oidc:ann
         2026-07-01T09:00:00Z  v0       abc       deployed
         ");
     }

@@ -40,6 +40,7 @@ fn shared() -> Shared {
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
+            approved_by: None,
         },
         watches,
         self_update: self_update::SelfUpdate::of(None),

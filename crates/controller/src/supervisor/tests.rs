@@ -38,6 +38,7 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
             patience: Duration::ZERO,
             peers: Peers::default(),
             local: None,
+            approved_by: None,
         },
         watches,
         self_update: SelfUpdate::of(None),

@@ -191,6 +191,7 @@ async fn write_record(
                     overridden: Vec::new(),
                     run: RunFacts {
                         by: run.claim.who.clone(),
+                        approved_by: run.claim.approved_by.clone().unwrap_or_default(),
                         ..record::facts(plan, &result)
                     },
                 });

@@ -50,7 +50,7 @@ pub use keys::is_genuine;
 pub use plans::last_plan;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
-pub use user_requests::order;
+pub use user_requests::{Approval, approve, order};
 
 pub use pleach_state::state_objects::KEY_SECRET;
 

@@ -27,6 +27,8 @@ pub struct Claim {
     pub peers: Peers,
     /// User and reason of a local run that overrides the controller, for the recorded result.
     pub local: Option<String>,
+    /// User who approved the plan, for the recorded result. `None` if no user is known.
+    pub approved_by: Option<String>,
 }
 
 /// Runs `work` while we hold the Lease of a release, and if the record is unchanged since the plan

@@ -61,6 +61,8 @@ pub mod annotations {
     /// On the record of a release: digest of the plan effects that a user approved for the
     /// controller.
     pub const APPROVED: &str = "pleach.dev/approved";
+    /// Beside [`APPROVED`]: the user who approved it on the web page.
+    pub const APPROVED_BY: &str = "pleach.dev/approved-by";
 
     /// Annotation that client-side `kubectl apply` writes.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -17,6 +17,10 @@ pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
 const RECOVERED: &str = "Recovered";
 /// Reason of Ready after a complete apply.
 const DEPLOYED: &str = "Deployed";
+/// Condition reason of a release whose plan waits for approval.
+pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
+/// Start of the message about a plan that waits for approval. The digest of its effects follows.
+const AWAITS: &str = "waits for approval of ";
 /// Condition reason of a release that waits for its change window.
 pub const WINDOW_CLOSED: &str = "WindowClosed";
 
@@ -104,6 +108,18 @@ impl ConditionKind {
             self != Self::Waiting || reasons.iter().any(|known| condition["reason"] == *known);
         condition["type"] == self.as_str() && is_its_reason
     }
+}
+
+/// Returns the message about a plan that waits for approval: the digest of its effects, and their
+/// description.
+pub fn awaiting_approval(effects: &str, description: &str) -> String {
+    format!("{AWAITS}{effects}: {description}")
+}
+
+/// Returns the digest of the effects that wait for approval, from such a message.
+pub(super) fn awaited_effects(message: &str) -> Option<&str> {
+    let (effects, _) = message.strip_prefix(AWAITS)?.split_once(": ")?;
+    Some(effects)
 }
 
 /// Returns whether the controller wrote a condition.

@@ -212,6 +212,9 @@ pub struct AttemptResult {
 pub struct RunFacts {
     /// User and process that executed it, as in its Lease.
     pub by: String,
+    /// User who approved the plan. Empty if the plan needed no approval, or the user is unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub approved_by: String,
     /// Duration in whole seconds. `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<i64>,

@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::conditions::{ConditionKind, Following, followed, is_reported};
+use super::conditions::{
+    AWAITING_APPROVAL, ConditionKind, Following, awaited_effects, followed, is_reported,
+};
 use super::release::status_of;
 use super::{Installed, Journal, Store, UserRequests};
 use pleach_model::object::{ObjectId, ReleaseName};
@@ -81,6 +83,13 @@ impl ReleaseSummary {
         })
     }
 
+    /// Returns the digest of the effects that wait for approval. `None` if no plan waits.
+    pub fn awaited_approval(&self) -> Option<&str> {
+        let mut conditions = self.conditions.iter();
+        let (_, _, message) = conditions.find(|(_, reason, _)| reason == AWAITING_APPROVAL)?;
+        awaited_effects(message)
+    }
+
     /// Returns the id of the object with the record.
     pub fn parent(&self) -> ObjectId {
         self.store.parent(&self.name)
@@ -101,6 +110,7 @@ impl ReleaseSummary {
 mod tests {
     use serde_json::json;
 
+    use super::super::awaiting_approval;
     use super::*;
 
     #[test]
@@ -113,6 +123,29 @@ mod tests {
             ReleaseSummary::read(&json!({"metadata": {"name": "x"}})),
             None
         );
+    }
+
+    #[test]
+    fn the_effects_that_wait_for_approval_are_in_the_condition() {
+        let message = awaiting_approval("sha256:ab", "1 to create (create: it)");
+        for (kind, reason, message, expected) in [
+            (
+                "Stalled",
+                AWAITING_APPROVAL,
+                message.as_str(),
+                Some("sha256:ab"),
+            ),
+            ("Stalled", "Failed", message.as_str(), None),
+            ("Stalled", AWAITING_APPROVAL, "soon", None),
+        ] {
+            let summary = ReleaseSummary::read(&json!({
+                "metadata": {"name": "e.r"},
+                "status": {"conditions": [
+                    {"type": kind, "status": "True", "reason": reason, "message": message}]},
+            }));
+            let summary = summary.unwrap();
+            assert_eq!(summary.awaited_approval(), expected, "{reason}: {message}");
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub struct UserRequests {
     /// annotation of a ConfigMap is ignored: see [`UserRequests::approval_annotation`].
     #[serde(skip)]
     pub approved: Option<String>,
+    /// User who approved it, from annotation `pleach.dev/approved-by`. `None` if the approval names
+    /// no user.
+    #[serde(skip)]
+    pub approved_by: Option<String>,
 }
 
 /// Suspension of the controller for a release.
@@ -77,14 +81,13 @@ impl UserRequests {
     /// ConfigMap in the namespace. Permission to write ConfigMaps there does not include permission
     /// to annotate the namespace.
     pub fn approval_annotation(name: &ReleaseName) -> String {
-        let label = name.to_string();
-        // The name part of an annotation key has at most 63 characters.
-        let label = if label.len() <= 54 {
-            label
-        } else {
-            Digest::of(label.as_bytes()).short()
-        };
-        format!("{}.{label}", annotations::APPROVED)
+        of_release(annotations::APPROVED, name)
+    }
+
+    /// Returns the namespace annotation with the user who approved the plan, beside
+    /// [`UserRequests::approval_annotation`].
+    pub fn approver_annotation(name: &ReleaseName) -> String {
+        of_release(annotations::APPROVED_BY, name)
     }
 
     /// Reads the requests from the object with the record. Unreadable requests suspend the release,
@@ -103,15 +106,37 @@ impl UserRequests {
                 by: String::new(),
                 at: None,
             }),
-            sync: None,
-            approved: None,
+            ..Self::default()
         });
-        let approved = &parent["metadata"]["annotations"][annotations::APPROVED];
-        let approved = approved.as_str().filter(|_| parent["kind"] != "ConfigMap");
+        let annotation = |key: &str| {
+            let value = parent["metadata"]["annotations"][key].as_str();
+            let value = value.filter(|_| parent["kind"] != "ConfigMap");
+            value.map(|value| value.trim().to_owned())
+        };
+        read.with_approval(
+            annotation(annotations::APPROVED),
+            annotation(annotations::APPROVED_BY),
+        )
+    }
+
+    /// Returns the requests with the approval of these annotations. An approver of another digest
+    /// is ignored, because another client can have replaced the digest alone.
+    #[must_use]
+    pub fn with_approval(self, approved: Option<String>, approver: Option<String>) -> Self {
+        let approver = approver.and_then(|approver| {
+            let (digest, user) = approver.split_once(' ')?;
+            (approved.as_deref() == Some(digest)).then(|| user.to_owned())
+        });
         Self {
-            approved: approved.map(|digest| digest.trim().to_owned()),
-            ..read
+            approved,
+            approved_by: approver,
+            ..self
         }
+    }
+
+    /// Returns the value of the annotation with the approver of a digest.
+    pub fn approver(digest: &str, user: &str) -> String {
+        format!("{digest} {user}")
     }
 
     /// Builds the merge patch that writes the requests. Absent requests become null.
@@ -133,6 +158,19 @@ impl UserRequests {
             .as_ref()
             .filter(|suspension| suspension.until.is_none_or(|until| now < until))
     }
+}
+
+/// Returns the annotation of a namespace that is about one release.
+fn of_release(annotation: &str, name: &ReleaseName) -> String {
+    let label = name.to_string();
+    let part = annotation.split('/').next_back().unwrap_or_default();
+    // The name part of an annotation key has at most 63 characters.
+    let label = if part.len() + 1 + label.len() <= 63 {
+        label
+    } else {
+        Digest::of(label.as_bytes()).short()
+    };
+    format!("{annotation}.{label}")
 }
 
 impl Suspension {
@@ -176,7 +214,7 @@ mod tests {
                 override_window: true,
                 after_fetch: true,
             }),
-            approved: None,
+            ..UserRequests::default()
         }
     }
 
@@ -184,9 +222,12 @@ mod tests {
     fn an_approval_is_read_from_a_release_only() {
         let approvals = [("Release", Some("sha256:ab")), ("ConfigMap", None)];
         for (kind, approved) in approvals {
-            let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
+            let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n",
+                "pleach.dev/approved-by": UserRequests::approver("sha256:ab", "oidc:ann")}});
             let requests = UserRequests::read(&json!({"kind": kind, "metadata": metadata}));
             assert_eq!(requests.approved.as_deref(), approved);
+            let by = approved.map(|_| "oidc:ann");
+            assert_eq!(requests.approved_by.as_deref(), by);
             // The approval is stored only as an annotation.
             assert!(
                 !requests
@@ -194,6 +235,20 @@ mod tests {
                     .to_string()
                     .contains("sha256")
             );
+        }
+    }
+
+    #[test]
+    fn an_approver_of_another_digest_is_ignored() {
+        for (approver, expected) in [
+            ("sha256:ab oidc:ann", Some("oidc:ann")),
+            ("sha256:ab ann the second", Some("ann the second")),
+            ("sha256:cd oidc:ann", None),
+            ("oidc:ann", None),
+        ] {
+            let requests = UserRequests::default()
+                .with_approval(Some("sha256:ab".to_owned()), Some(approver.to_owned()));
+            assert_eq!(requests.approved_by.as_deref(), expected, "{approver}");
         }
     }
 
@@ -207,10 +262,15 @@ mod tests {
             UserRequests::approval_annotation(&name("web")),
             "pleach.dev/approved.prod.web"
         );
-        for length in [49, 50, 63] {
-            let annotation = UserRequests::approval_annotation(&name(&"x".repeat(length)));
-            let (_, name) = annotation.split_once('/').unwrap();
-            assert!(name.len() <= 63, "{annotation}");
+        for length in [46, 47, 49, 50, 63] {
+            let name = name(&"x".repeat(length));
+            for annotation in [
+                UserRequests::approval_annotation(&name),
+                UserRequests::approver_annotation(&name),
+            ] {
+                let (_, name) = annotation.split_once('/').unwrap();
+                assert!(name.len() <= 63, "{annotation}");
+            }
         }
     }
 

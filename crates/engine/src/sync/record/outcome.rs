@@ -101,6 +101,7 @@ impl RecordedOutcome {
             local: claim.local.clone().unwrap_or_default(),
             facts: RunFacts {
                 by: claim.who.clone(),
+                approved_by: claim.approved_by.clone().unwrap_or_default(),
                 ..self.facts
             },
             ..self
@@ -146,6 +147,7 @@ pub(in crate::sync) fn facts(plan: &Plan, result: &SyncResult) -> RunFacts {
     let failures: BTreeSet<&str> = failures.collect();
     RunFacts {
         by: String::new(),
+        approved_by: String::new(),
         seconds: None,
         changes,
         failures: failures.into_iter().map(str::to_owned).collect(),
