@@ -3,7 +3,7 @@
 mod wait;
 
 use jiff::{SignedDuration, Timestamp};
-use pleach_state::inventory::{ReleaseSummary, Suspension, SyncRequest, UserRequests};
+use pleach_state::inventory::{ReleaseSummary, SyncRequest};
 
 use super::error::{CliError, Kind};
 use super::lease::person;
@@ -11,6 +11,7 @@ use super::session::failed;
 use super::status::{StateStore, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
+use pleach_engine::requests::{UserRequest, suspension};
 use pleach_engine::sync::{is_cluster, state};
 
 /// Suspend the reconciliation of releases
@@ -119,33 +120,18 @@ pub(crate) async fn suspend(
     ctx: &Context,
     args: SuspendArgs,
 ) -> Result<Exit, CliError> {
-    let now = Timestamp::now();
-    let until = match args.duration {
-        Some(duration) if !duration.is_positive() => {
-            return Err(CliError::usage("--for needs a positive duration"));
-        }
-        Some(duration) => Some(
-            now.checked_add(duration)
-                .map_err(|_| CliError::usage("--for is too long"))?,
-        ),
-        None => None,
-    };
-    let suspension = Suspension {
-        until,
-        reason: args.reason.unwrap_or_default(),
-        by: person(),
-        at: Some(now),
-    };
+    let reason = args.reason.unwrap_or_default();
+    let suspension = suspension(args.duration, reason, person(), Timestamp::now())
+        .map_err(|error| CliError::usage(format!("--for {error}")))?;
     let words = suspension.words();
-    let change = |requests: &mut UserRequests| requests.suspend = Some(suspension.clone());
+    let request = UserRequest::Suspend(suspension);
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         ui.print(format!("{}: {words}", release.target()));
     };
-    each(ui, ctx, &args.target, &args.place, change, report).await
+    each(ui, ctx, &args.target, &args.place, &request, report).await
 }
 
 pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
-    let change = |requests: &mut UserRequests| requests.suspend = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let was = release.user_requests.suspended(Timestamp::now());
         let was = was.map_or_else(
@@ -154,7 +140,8 @@ pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Resu
         );
         ui.print(format!("{}: {was}", release.target()));
     };
-    each(ui, ctx, &args.target, &args.place, change, report).await
+    let request = UserRequest::Resume;
+    each(ui, ctx, &args.target, &args.place, &request, report).await
 }
 
 pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<Exit, CliError> {
@@ -167,7 +154,8 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         override_window: args.override_window,
         after_fetch: args.wait,
     };
-    let change = |requests: &mut UserRequests| requests.sync = Some(request.clone());
+    let at = request.at;
+    let request = UserRequest::Sync(request);
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(format!("{target}: sync requested"));
@@ -180,12 +168,12 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
     };
     if args.wait {
         let selected = select(ui, ctx, &args.target, &args.place).await?;
-        wait::ensure_executed(&selected.releases, request.at)?;
-        let written = write_requests(ui, &args.target, &selected, change, report).await;
+        wait::ensure_executed(&selected.releases, at)?;
+        let written = write_requests(ui, &args.target, &selected, &request, report).await;
         let waited = wait::run(ui, ctx, &selected, &written.releases, args.timeout).await?;
         return Ok(written.exit.and(waited));
     }
-    let exit = each(ui, ctx, &args.target, &args.place, change, report).await?;
+    let exit = each(ui, ctx, &args.target, &args.place, &request, report).await?;
     ui.notice(format!(
         "note: the controller that follows these releases executes the request; without a controller, use `pleach apply {}`",
         args.target
@@ -195,7 +183,6 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
 
 /// Withdraws requests that no controller has accepted yet.
 async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
-    let change = |requests: &mut UserRequests| requests.sync = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(match &release.user_requests.sync {
@@ -203,7 +190,8 @@ async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, C
             None => format!("{target}: no sync was requested"),
         });
     };
-    each(ui, ctx, &args.target, &args.place, change, report).await
+    let request = UserRequest::WithdrawSync;
+    each(ui, ctx, &args.target, &args.place, &request, report).await
 }
 
 /// Releases of a target, and their cluster.
@@ -224,11 +212,11 @@ async fn each(
     ctx: &Context,
     target: &Target,
     place: &StateStore,
-    change: impl Fn(&mut UserRequests),
+    request: &UserRequest,
     report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
     let selected = select(ui, ctx, target, place).await?;
-    let written = write_requests(ui, target, &selected, change, report).await;
+    let written = write_requests(ui, target, &selected, request, report).await;
     Ok(written.exit)
 }
 
@@ -307,7 +295,7 @@ async fn write_requests(
     ui: &mut Ui,
     target: &Target,
     selected: &Selected,
-    change: impl Fn(&mut UserRequests),
+    request: &UserRequest,
     report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> WrittenRequests {
     let mut requests = WrittenRequests {
@@ -315,18 +303,15 @@ async fn write_requests(
         exit: Exit::DONE,
     };
     for release in &selected.releases {
-        let cluster = selected
-            .cluster
-            .clone()
-            .with_user_agent(&pleach_engine::planning::agent(Some(&release.name)));
-        let written = state::order(&cluster, &release.name, &release.store, &change).await;
+        let cluster = &selected.cluster;
+        let written = request.write(cluster, &release.name, &release.store).await;
         let error = match written {
             Ok(Some(_)) => {
                 report(ui, release);
                 requests.releases.push(release.clone());
                 continue;
             }
-            Ok(None) => none(target, &cluster),
+            Ok(None) => none(target, cluster),
             Err(error) => failed("write the requests for", &release.name, error),
         };
         ui.error(&error);

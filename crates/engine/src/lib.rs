@@ -16,6 +16,7 @@ pub mod preview_process;
 pub mod pulling;
 pub mod recover;
 pub mod refusals;
+pub mod requests;
 pub mod stop;
 pub mod sync;
 pub mod worker;
