@@ -1,5 +1,7 @@
 //! Identity of the cluster and of our user.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::Method;
 use pleach_planner::observe::ClusterId;
@@ -20,6 +22,19 @@ pub struct User {
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
+    /// Further facts from the authenticator.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// User whose permissions are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// User name.
+    pub user: &'a str,
+    /// Groups.
+    pub groups: &'a [String],
+    /// Further facts from the authenticator, such as scopes of a token.
+    pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
 /// Permission to check.
@@ -70,6 +85,17 @@ impl NamespacePermissions {
                     && has(&rule.resources, resource)
             })
     }
+}
+
+fn attributes(access: &Access<'_>) -> Value {
+    json!({
+        "verb": access.verb,
+        "group": access.group,
+        "resource": access.resource,
+        "subresource": access.subresource.unwrap_or_default(),
+        "namespace": access.namespace.unwrap_or_default(),
+        "name": access.name.unwrap_or_default(),
+    })
 }
 
 impl Cluster {
@@ -182,14 +208,7 @@ impl Cluster {
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": { "resourceAttributes": {
-                "verb": access.verb,
-                "group": access.group,
-                "resource": access.resource,
-                "subresource": access.subresource.unwrap_or_default(),
-                "namespace": access.namespace.unwrap_or_default(),
-                "name": access.name.unwrap_or_default(),
-            }},
+            "spec": { "resourceAttributes": attributes(access) },
         });
         let about = format!("the permission to {} {}", access.verb, access.resource);
         let status: Status = self
@@ -200,6 +219,63 @@ impl Cluster {
             )
             .await?;
         Ok(status.allowed)
+    }
+
+    /// Returns the user of a bearer token. `None` if the server does not accept it.
+    pub async fn review_token(&self, token: &str) -> Result<Option<User>, ClusterError> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Status {
+            authenticated: bool,
+            user: User,
+        }
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": { "token": token },
+        });
+        let status: Status = self
+            .review(
+                "/apis/authentication.k8s.io/v1/tokenreviews",
+                &body,
+                "the user of a token",
+            )
+            .await?;
+        let is_user = status.authenticated && !status.user.username.is_empty();
+        Ok(is_user.then_some(status.user))
+    }
+
+    /// Returns whether another user has the permission.
+    pub async fn may(
+        &self,
+        subject: &Subject<'_>,
+        access: &Access<'_>,
+    ) -> Result<bool, ClusterError> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Status {
+            allowed: bool,
+            denied: bool,
+        }
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": subject.user,
+                "groups": subject.groups,
+                "extra": subject.extra,
+                "resourceAttributes": attributes(access),
+            },
+        });
+        let about = format!("the permission to {} {}", access.verb, access.resource);
+        let status: Status = self
+            .review(
+                "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+                &body,
+                &about,
+            )
+            .await?;
+        Ok(status.allowed && !status.denied)
     }
 
     /// Posts a review and returns the status that the server fills in.

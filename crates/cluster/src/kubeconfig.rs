@@ -46,7 +46,8 @@ impl OwnCluster {
         &self.0.connection
     }
 
-    pub(super) async fn cluster(&self) -> Result<&Cluster, ClusterError> {
+    /// Returns the connection. Connects on first use, and again after a failure.
+    pub async fn cluster(&self) -> Result<&Cluster, ClusterError> {
         self.0.cluster.get_or_try_init(|| self.connect()).await
     }
 

@@ -41,7 +41,7 @@ use http::HeaderValue;
 pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
-pub use identity::{Access, NamespacePermissions, User};
+pub use identity::{Access, NamespacePermissions, Subject, User};
 pub use keys::{KeyHome, Keys, make_key, read_key};
 pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
