@@ -128,6 +128,12 @@ impl CliError {
         self
     }
 
+    /// Returns the error as another kind of failure.
+    #[must_use]
+    pub fn of_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
     /// Returns the kind of failure.
     pub fn kind(&self) -> Kind {
         self.kind

@@ -3,6 +3,7 @@
 mod configured;
 mod log;
 mod named;
+mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use clap::ValueEnum;
 use pleach_model::object::ReleaseName;
-use pleach_reconciler::config::{Disk, Page, SignIn};
+use pleach_reconciler::config::Disk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::page::{PageContent, PagePlan};
 use super::error::{CliError, Kind};
 use super::lease::person;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Connection;
 use pleach_controller::board::BoardWriter;
 use pleach_controller::server::{
-    self, Listening, ServerError,
+    self, ServerError,
     hooks::{self, Hook},
     metrics::Metrics,
     notifications::{self, Notifier},
@@ -150,7 +151,7 @@ struct Plan {
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     /// The web page.
-    page: Option<Page>,
+    page: Option<PagePlan>,
     drift_watch: bool,
     disk: Disk,
     notification_targets: Vec<notifications::Target>,
@@ -176,6 +177,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         Some(replica_group) => format!("replica {}", replica_group.replica),
         None => format!("pid {}", std::process::id()),
     };
+    let source_policies = plan.repositories.iter();
+    let source_policies = source_policies.flat_map(|one| one.source_policies.iter().cloned());
+    let source_policies = source_policies.collect();
     let setup = Setup {
         repositories: plan.repositories,
         lease_identity: Claim {
@@ -210,8 +214,19 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         let router = probes::router(controller.liveness(), Arc::clone(&metrics));
         listening.push((one, router));
     }
-    let board = match &plan.page {
-        Some(page) => Some(serve_page(ui, page, &mut listening).await?),
+    let board = match plan.page {
+        Some(page) => {
+            let (writer, board) = BoardWriter::new();
+            let content = PageContent {
+                board,
+                source_policies,
+                metrics: Arc::clone(&metrics),
+            };
+            let (address, one, router) = page.start(content).await?;
+            ui.print(format!("page: {address}"));
+            listening.push((one, router));
+            Some(writer)
+        }
         None => None,
     };
     ui.finish()?;
@@ -259,24 +274,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
-}
-
-/// Binds the listener of the web page, and returns the writer of its board.
-async fn serve_page(
-    ui: &mut Ui,
-    page: &Page,
-    listening: &mut Vec<(Listening, Router)>,
-) -> Result<BoardWriter, CliError> {
-    if page.sign_in != SignIn::Nobody || page.is_encrypted() {
-        let message = "`ui.auth` and `ui.tls` are not supported yet";
-        return Err(CliError::new(Kind::Failed, message));
-    }
-    let (writer, board) = BoardWriter::new();
-    let mut one = server::listen(page.listen).await?;
-    one.limits = server::ui::LIMITS;
-    ui.print(format!("page: http://{}", one.address));
-    listening.push((one, server::ui::read_only(board)));
-    Ok(writer)
 }
 
 /// Returns the configuration from the file or from the arguments.

@@ -329,7 +329,8 @@ fn every_metric_is_described() {
 /// Returns the metrics after an event of every kind.
 fn every_metric() -> String {
     use pleach_controller::{
-        ControllerEvent, Previewed, ReconcileOutcome, server::metrics::Metrics,
+        ControllerEvent, Previewed, ReconcileOutcome,
+        server::metrics::{Metrics, SignInResult},
     };
     use pleach_model::object::ReleaseName;
     use pleach_planner::plan::Action;
@@ -408,6 +409,9 @@ fn every_metric() -> String {
         metrics.count(&event);
     }
     metrics.hook("github", 202);
+    metrics.ui_request("/", 200, took);
+    metrics.ui_action("sync", "done");
+    metrics.ui_sign_in("token", SignInResult::Accepted);
     metrics.text()
 }
 

@@ -14,7 +14,7 @@ use pleach_controller::{
     Controller, ControllerEvent, EventSender, Previewed, ReconcileOutcome, Setup,
     server::{
         hooks::{self, Hook},
-        metrics::Metrics,
+        metrics::{Metrics, SignInResult},
         probes,
     },
 };
@@ -299,6 +299,10 @@ async fn probes_and_metrics_answer() {
     ] {
         listeners.metrics.count(&event);
     }
+    let metrics = &listeners.metrics;
+    metrics.ui_request("/", 200, Duration::from_millis(1));
+    metrics.ui_action("sync", "done");
+    metrics.ui_sign_in("token", SignInResult::Accepted);
     ask(&listeners.hooks, post("/hooks/github", &[], b"")).await;
     let (status, text) = get(&listeners.probes, "/metrics").await;
     assert_eq!(status, StatusCode::OK);

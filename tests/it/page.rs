@@ -1,6 +1,7 @@
 //! Web page of the controller.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -62,7 +63,8 @@ fn started() -> (BoardWriter, Router) {
     writer.process(&loaded(&["db", "web"]));
     writer.process(&finished(ReconcileOutcome::Failed, "no answer"));
     writer.publish();
-    (writer, ui::read_only(board))
+    let pages = ui::pages(board, Arc::default()).layer(Extension(Viewer::read_only()));
+    (writer, ui::files().merge(pages))
 }
 
 async fn get(router: &Router, path: &str) -> Response<Body> {
@@ -264,7 +266,7 @@ async fn users_see_releases_with_permission_only() {
         ..Permissions::default()
     };
     let viewer = Viewer::signed_in("ann", permissions);
-    let router = ui::pages(board).layer(Extension(viewer));
+    let router = ui::pages(board, Arc::default()).layer(Extension(viewer));
     let shown = page(&router, "/").await;
     assert!(shown.contains("/releases/staging/web"));
     assert!(!shown.contains("/releases/staging/db"));

@@ -11,12 +11,14 @@ pub mod metrics;
 pub mod notifications;
 pub mod probes;
 pub mod signature;
+pub mod tls;
 #[cfg(feature = "otlp")]
 pub mod traces;
 pub mod ui;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,16 +26,21 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use self::connections::{Admitted, ConnectionTable};
+use self::tls::Certificate;
 
 /// Time for running requests during shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -96,6 +103,10 @@ pub enum ServerError {
     },
 }
 
+/// Address of the client of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
+
 /// Bound listener.
 #[derive(Debug)]
 pub struct Listening {
@@ -104,6 +115,8 @@ pub struct Listening {
     pub address: SocketAddr,
     /// Limits of connections.
     pub limits: Limits,
+    /// Certificate of the listener. `None` without TLS.
+    pub certificate: Option<Certificate>,
 }
 
 /// Binds an address. Port 0 selects a free port.
@@ -115,6 +128,7 @@ pub async fn listen(address: SocketAddr) -> Result<Listening, ServerError> {
         listener,
         address,
         limits: Limits::default(),
+        certificate: None,
     })
 }
 
@@ -125,6 +139,7 @@ impl Listening {
             listener,
             address,
             limits,
+            certificate,
         } = self;
         let in_time = move |request: Request, next: Next| in_time(limits.request, request, next);
         let router = router.layer(from_fn(in_time));
@@ -152,8 +167,15 @@ impl Listening {
                         tracing::debug!(%address, %peer, "a peer has too many connections");
                         continue;
                     };
-                    let (router, stop) = (router.clone(), stop.clone());
-                    connections.spawn(serve_connection(stream, router, (limits, admitted), stop));
+                    let connection = ServedConnection {
+                        router: router.clone(),
+                        peer: Peer(peer.ip()),
+                        limits,
+                        admitted,
+                        stop: stop.clone(),
+                    };
+                    let tls = certificate.as_ref().map(Certificate::current);
+                    connections.spawn(connection.accept(stream, tls));
                 }
                 Err(source) if failures >= FAILURES => {
                     return Err(ServerError::Serve { address, source });
@@ -173,16 +195,51 @@ impl Listening {
     }
 }
 
-/// Serves one connection and returns its id.
-async fn serve_connection(
-    stream: TcpStream,
+/// A connection to serve.
+struct ServedConnection {
     router: Router,
-    (limits, admitted): (Limits, Admitted),
+    peer: Peer,
+    limits: Limits,
+    admitted: Admitted,
     stop: CancellationToken,
-) -> u64 {
+}
+
+impl ServedConnection {
+    /// Serves the connection, with TLS if there is a certificate, and returns its id.
+    async fn accept(self, stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> u64 {
+        let Some(tls) = tls else {
+            return serve_connection(stream, self).await;
+        };
+        let (id, end) = (self.admitted.id, self.admitted.end.clone());
+        let accepting = timeout(self.limits.head, TlsAcceptor::from(tls).accept(stream));
+        let accepted = tokio::select! {
+            accepted = accepting => accepted,
+            () = end.cancelled() => return id,
+        };
+        match accepted {
+            Ok(Ok(stream)) => serve_connection(stream, self).await,
+            // Errors of the connection are the client's concern.
+            Ok(Err(_)) | Err(_) => id,
+        }
+    }
+}
+
+/// Serves one connection and returns its id.
+async fn serve_connection<S>(stream: S, connection: ServedConnection) -> u64
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let ServedConnection {
+        router,
+        peer,
+        limits,
+        admitted,
+        stop,
+    } = connection;
     let Admitted { id, requests, end } = admitted;
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let (running, answering) = (requests.start(), router.call(request));
         async move {
             let answer = answering.await;

@@ -4,6 +4,7 @@
 //! the template engine, and undefined names are errors.
 
 mod environment;
+mod forms;
 mod overview;
 mod release;
 pub(crate) mod text;
@@ -24,6 +25,8 @@ use crate::board::{Board, State};
 use crate::standalone;
 use crate::viewer::Viewer;
 
+pub use self::forms::{AuditEntry, audit, refusal, sign_in};
+
 /// The stylesheet of all pages.
 pub const STYLE: &str = include_str!("style.css");
 /// The script of all pages, an ES module.
@@ -34,7 +37,8 @@ const FRAGMENT: &str = "main";
 const SEARCH: usize = 200;
 
 /// Templates by name.
-const TEMPLATES: [(&str, &str); 13] = [
+const TEMPLATES: [(&str, &str); 16] = [
+    ("actions.html.j2", include_str!("templates/actions.html.j2")),
     ("base.html.j2", include_str!("templates/base.html.j2")),
     ("board.html.j2", include_str!("templates/board.html.j2")),
     ("diff.html.j2", include_str!("templates/diff.html.j2")),
@@ -44,6 +48,7 @@ const TEMPLATES: [(&str, &str); 13] = [
     ),
     ("graph.html.j2", include_str!("templates/graph.html.j2")),
     ("history.html.j2", include_str!("templates/history.html.j2")),
+    ("login.html.j2", include_str!("templates/login.html.j2")),
     ("macros.html.j2", include_str!("templates/macros.html.j2")),
     ("missing.html.j2", include_str!("templates/missing.html.j2")),
     ("objects.html.j2", include_str!("templates/objects.html.j2")),
@@ -52,6 +57,7 @@ const TEMPLATES: [(&str, &str); 13] = [
         include_str!("templates/overview.html.j2"),
     ),
     ("plan.html.j2", include_str!("templates/plan.html.j2")),
+    ("refusal.html.j2", include_str!("templates/refusal.html.j2")),
     ("release.html.j2", include_str!("templates/release.html.j2")),
     ("waiting.html.j2", include_str!("templates/waiting.html.j2")),
 ];

@@ -6,15 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_model::finding::Finding;
 use pleach_model::object::ObjectId;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::{
     config,
-    config::{ConnectionGrant, EnvironmentGrant, Reserved},
+    config::{ConnectionGrant, EnvironmentGrant, PAGE_EXPOSED, Reserved},
 };
 
+use super::page::PagePlan;
 use super::{Plan, RunArgs, own_release, program};
-use crate::cli::{Context, error::CliError, session::keys};
+use crate::cli::{
+    Context,
+    error::{CliError, Kind},
+    session::keys,
+};
 use pleach_cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 use pleach_controller::server::{hooks::Hook, notifications};
 use pleach_controller::{Live, Previews, Repository, SourcePolicy, WatchedArtifact};
@@ -38,13 +44,17 @@ pub(super) fn from_file(
     ensure_only_file(ctx)?;
     let file = path.display().to_string();
     let configuration = config::read(&file, pleach_files::read(path)?)
-        .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
+        .map_err(|findings| unusable(&file, findings))?;
     let folder = pleach_files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
     let mut own = Connection::new(agent(None));
     own.kubeconfig.clone_from(&ctx.settings.kubeconfig);
     let keys = keys(&own, key_namespace);
     let own = OwnCluster::new(own);
+    let page = configuration.page.clone();
+    let page = page
+        .map(|page| PagePlan::new(page, folder, &own))
+        .transpose()?;
     let reserved = Reserved {
         namespace: args.share_in.clone(),
         secrets: kubeconfigs(&configuration),
@@ -131,11 +141,22 @@ pub(super) fn from_file(
         hooks,
         listen: configuration.listen,
         metrics: configuration.metrics,
-        page: configuration.page,
         drift_watch: configuration.drift_watch,
         disk: configuration.disk,
         notification_targets: targets(configuration.notifications, folder),
+        page,
     })
+}
+
+/// Returns the error of an invalid file. A page that strangers could reach is wrong usage.
+fn unusable(file: &str, findings: Vec<Finding>) -> CliError {
+    let is_exposed = findings.iter().any(|one| one.code == PAGE_EXPOSED);
+    let error = CliError::from_findings(format!("{file} cannot be used"), findings);
+    if is_exposed {
+        error.of_kind(Kind::Usage)
+    } else {
+        error
+    }
 }
 
 /// Refuses options that duplicate the configuration file.

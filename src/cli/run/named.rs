@@ -100,10 +100,10 @@ pub(super) async fn from_arguments(
         hooks: hook.collect(),
         listen: None,
         metrics: None,
-        page: None,
         drift_watch: true,
         disk: config::Disk::default(),
         notification_targets: Vec::new(),
+        page: None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod environments;
 mod labels;
+mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -23,9 +24,11 @@ use labels::{
     EnvironmentLabels, HookLabels, ObjectLabels, PhaseLabels, PreviewLabels, ReconcileLabels,
     ReleaseLabels, RepositoryLabels,
 };
+use page::PageMetrics;
+pub use page::{EventStream, SignInResult};
 
 /// Names of all metrics, as documented in docs/reference/metrics.md.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 26] = [
     "pleach_reconcile",
     "pleach_reconcile_duration_seconds",
     "pleach_release_synced",
@@ -47,6 +50,11 @@ pub const NAMES: [&str; 21] = [
     "pleach_cluster_up",
     "pleach_release_degraded",
     "pleach_release_contended_fields",
+    "pleach_ui_requests",
+    "pleach_ui_request_duration_seconds",
+    "pleach_ui_event_streams",
+    "pleach_ui_actions",
+    "pleach_ui_sign_ins",
 ];
 
 type Time = Gauge<f64, AtomicU64>;
@@ -76,6 +84,7 @@ pub struct Metrics {
     queue_depth: Gauge,
     clusters: Family<EnvironmentLabels, Gauge>,
     previews: Family<PreviewLabels, Counter>,
+    page: PageMetrics,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
     /// Releases with state metrics.
@@ -117,6 +126,7 @@ impl Default for Metrics {
             queue_depth: Gauge::default(),
             clusters: Family::default(),
             previews: Family::default(),
+            page: PageMetrics::default(),
             progress: Mutex::default(),
             in_progress: Mutex::default(),
             releases: Mutex::default(),
@@ -126,6 +136,7 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         metrics.register_sharing(&mut registry);
+        metrics.page.register(&mut registry);
         metrics.registry = Mutex::new(registry);
         metrics
     }

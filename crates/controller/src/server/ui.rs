@@ -2,24 +2,32 @@
 //!
 //! A page is rendered from the board: no request reads the cluster, takes a lock or waits for the
 //! controller. Handlers expect the permissions of the user as `Extension<Viewer>`.
+//!
+//! [`site`] puts the parts together: [`auth`] recognizes users and asks the API server about their
+//! permissions, [`actions`] writes their requests, and [`security`] protects the page against other
+//! web sites.
 
+pub mod actions;
+pub mod auth;
 mod events;
 mod pages;
+pub mod security;
+pub mod site;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use axum::{Extension, Router};
 use jiff::Timestamp;
 use pleach_page::board::Board;
 use pleach_page::pages::{Assets, SCRIPT, STYLE};
-use pleach_page::viewer::Viewer;
 use tokio::sync::{Semaphore, watch};
 
 use super::Limits;
+use super::metrics::Metrics;
 
 /// Maximum number of event streams.
 const STREAMS: usize = 64;
@@ -30,8 +38,10 @@ pub const LIMITS: Limits = Limits {
     connections: 128,
     per_peer: 128,
     head: Duration::from_secs(10),
-    request: Duration::from_secs(10),
-    connection: Duration::from_hours(1),
+    // Longer than the time-out of the site itself, whose answer has the headers.
+    request: Duration::from_secs(15),
+    // Longer than a stream.
+    connection: Duration::from_mins(65),
 };
 
 /// State of the handlers.
@@ -40,14 +50,16 @@ struct Ui {
     board: watch::Receiver<Arc<Board>>,
     /// Permits of event streams.
     streams: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
     /// Prefix of digests; differs after each start.
     epoch: Arc<str>,
 }
 
 /// Returns the pages with their events, for users whose permissions are in `Extension<Viewer>`.
-pub fn pages(board: watch::Receiver<Arc<Board>>) -> Router {
+pub fn pages(board: watch::Receiver<Arc<Board>>, metrics: Arc<Metrics>) -> Router {
     let ui = Ui {
         board,
+        metrics,
         streams: Arc::new(Semaphore::new(STREAMS)),
         epoch: format!("{:x}", Timestamp::now().as_millisecond()).into(),
     };
@@ -84,11 +96,6 @@ pub fn files() -> Router {
             script,
             get(|| async { file(SCRIPT, "text/javascript; charset=utf-8") }),
         )
-}
-
-/// Returns the pages without sign-in: everything is shown, and nothing can be changed.
-pub fn read_only(board: watch::Receiver<Arc<Board>>) -> Router {
-    files().merge(pages(board).layer(Extension(Viewer::read_only())))
 }
 
 /// Answers with a static file. Its path has the digest of its content, so it never changes.

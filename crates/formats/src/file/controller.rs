@@ -67,7 +67,7 @@ pub struct WebPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PageAuth {
-    /// Nobody signs in: the page is read-only, and only served on loopback.
+    /// No sign-in: the page is read-only, and only served on loopback.
     None,
     /// With a bearer token that the API server accepts.
     Kubernetes,

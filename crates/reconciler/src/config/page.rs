@@ -37,8 +37,8 @@ pub struct TlsFiles {
 /// How users of the page sign in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignIn {
-    /// Nobody signs in. The page is read-only.
-    Nobody,
+    /// No sign-in. The page is read-only.
+    Off,
     /// With a bearer token that the API server accepts.
     Token {
         /// File with the key of the cookies.
@@ -114,7 +114,7 @@ pub(super) fn resolve(
         return None;
     }
     let sign_in = match (auth, cookie_key, client) {
-        (PageAuth::None, None, None) => SignIn::Nobody,
+        (PageAuth::None, None, None) => SignIn::Off,
         (PageAuth::Kubernetes, Some(cookie_key), None) => SignIn::Token { cookie_key },
         (PageAuth::Oidc, Some(cookie_key), Some(client)) => SignIn::Oidc { cookie_key, client },
         // Reported above.
@@ -383,7 +383,7 @@ mod tests {
             (format!("{loopback}, url: 'http://pleach.example.org'"), "`url`: expected an https address"),
             (format!("{loopback}, url: 'https://pleach.example.org/page'"), "`url`: expected an https address"),
             (format!("{loopback}, url: 'https://'"), "`url`: expected an https address"),
-            (format!("{loopback}, auth: basic"), "`ui`"),
+            (format!("{loopback}, auth: basic"), "`ui.auth`: `basic` is not one of"),
             (format!("{loopback}, tls: {{certFile: c}}"), "`keyFile` is required"),
             (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'http://login.example.org', clientId: pleach, usernamePrefix: 'oidc:'}}"), "`issuer`: expected an https URL"),
             (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'https://i', clientId: pleach, usernamePrefix: 'system:'}}"), "`usernamePrefix`"),

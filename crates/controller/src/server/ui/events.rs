@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Ui;
+use crate::server::metrics::EventStream;
 
 /// Interval of comments on an idle stream, so that proxies keep it open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -47,6 +48,7 @@ struct Follower {
     sent: Option<String>,
     end: Instant,
     _permit: OwnedSemaphorePermit,
+    _counted: EventStream,
 }
 
 /// Answers with a stream that names the digest of a page whenever it changes.
@@ -72,6 +74,7 @@ pub(super) async fn follow(
         sent: None,
         end: Instant::now() + LONGEST,
         _permit: permit,
+        _counted: ui.metrics.ui_event_stream(),
     };
     let stream = Sse::new(events(follower)).keep_alive(KeepAlive::new().interval(HEARTBEAT));
     ([(header::CACHE_CONTROL, "no-store")], stream).into_response()

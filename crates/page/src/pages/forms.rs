@@ -1,0 +1,182 @@
+//! Pages around sign-in and actions: the sign-in form, refusals, and the audit.
+
+use minijinja::{Value, context};
+use pleach_model::object::ReleaseName;
+
+use super::{Content, RenderError, Request};
+use crate::facts::text;
+use crate::viewer::Verb;
+
+/// An action of a user, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Time in RFC 3339 format.
+    pub at: String,
+    /// Name of the user.
+    pub user: String,
+    /// Address of the client.
+    pub address: String,
+    /// The action.
+    pub verb: Verb,
+    /// Environment and release.
+    pub release: ReleaseName,
+    /// Effects digest of the form. Can be empty.
+    pub digest: String,
+    /// Outcome in one line.
+    pub outcome: String,
+}
+
+/// Renders the page to sign in with a bearer token. `next` is the path to return to, `message` the
+/// reason why the last attempt failed; empty before the first one.
+pub fn sign_in(request: &Request<'_>, next: &str, message: &str) -> Result<String, RenderError> {
+    let content = Content {
+        template: "login.html.j2",
+        title: "Sign in".to_owned(),
+        section: "",
+        values: context! { next, message },
+    };
+    still(content, ("sign-in", "/login"), request)
+}
+
+/// Renders the answer to an action that was not executed. `back` is the path to return to.
+pub fn refusal(request: &Request<'_>, message: &str, back: &str) -> Result<String, RenderError> {
+    let content = Content {
+        template: "refusal.html.j2",
+        title: "Nothing was changed".to_owned(),
+        section: "",
+        values: context! { message => text(message), back },
+    };
+    still(content, ("refusal", back), request)
+}
+
+/// Renders the audit, newest entry first, as far as the viewer sees the releases. `entries` are in
+/// order of time.
+pub fn audit(request: &Request<'_>, entries: &[AuditEntry]) -> Result<String, RenderError> {
+    let entries = entries.iter().rev();
+    let seen = entries.filter(|entry| request.viewer.may(Verb::Get, &entry.release));
+    let rows: Vec<Value> = seen
+        .map(|entry| {
+            context! {
+                at => &entry.at,
+                user => text(&entry.user),
+                address => &entry.address,
+                verb => entry.verb.as_str(),
+                environment => text(&entry.release.environment),
+                release => text(&entry.release.release),
+                digest => text(&entry.digest),
+                outcome => text(&entry.outcome),
+            }
+        })
+        .collect();
+    let content = Content {
+        template: "actions.html.j2",
+        title: "Actions".to_owned(),
+        section: "actions",
+        values: context! { rows },
+    };
+    still(content, ("actions", "/actions"), request)
+}
+
+/// Renders a page without live updates.
+fn still(
+    content: Content,
+    (page, here): (&'static str, &str),
+    request: &Request<'_>,
+) -> Result<String, RenderError> {
+    let frame = context! {
+        is_fragment => false,
+        digest => "",
+        here,
+        scope => here,
+        script => "",
+    };
+    content.render(page, frame, request)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::viewer::{Permissions, Viewer};
+
+    const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'\u{202e}";
+
+    fn release(name: &str) -> ReleaseName {
+        ReleaseName {
+            environment: "prod".to_owned(),
+            release: name.to_owned(),
+        }
+    }
+
+    fn request(viewer: &Viewer) -> Request<'_> {
+        Request {
+            viewer,
+            now: Timestamp::UNIX_EPOCH,
+            epoch: "",
+        }
+    }
+
+    #[test]
+    fn values_are_escaped() {
+        let viewer = Viewer::signed_in(HOSTILE, Permissions::default());
+        let request = request(&viewer);
+        for html in [
+            sign_in(&request, HOSTILE, HOSTILE).unwrap(),
+            refusal(&request, HOSTILE, "/").unwrap(),
+        ] {
+            assert!(!html.contains("<img"), "{html}");
+            assert!(!html.contains("\"'"), "{html}");
+        }
+    }
+
+    #[test]
+    fn the_form_has_the_page_to_return_to() {
+        let viewer = Viewer::read_only();
+        let html = sign_in(&request(&viewer), "/releases/prod/web", "").unwrap();
+        for part in [
+            "method=\"post\" action=\"/login\"",
+            "name=\"token\" type=\"password\"",
+        ] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        let next = html.split("name=\"next\" value=\"").nth(1).unwrap();
+        let next = next.split('"').next().unwrap().replace("&#x2f;", "/");
+        assert_eq!(next, "/releases/prod/web");
+        assert!(!html.contains("role=\"alert\""), "{html}");
+        let failed = sign_in(&request(&viewer), "/", "not accepted").unwrap();
+        assert!(failed.contains("role=\"alert\""), "{failed}");
+    }
+
+    #[test]
+    fn the_audit_shows_actions_on_visible_releases_only() {
+        let entry = |name: &str, verb: Verb| AuditEntry {
+            at: "2026-01-01T00:00:00Z".to_owned(),
+            user: HOSTILE.to_owned(),
+            address: "192.0.2.1".to_owned(),
+            verb,
+            release: release(name),
+            digest: "sha256:ab".to_owned(),
+            outcome: "done".to_owned(),
+        };
+        let permissions = Permissions {
+            releases: [(release("web"), [Verb::Get].into())].into(),
+            ..Permissions::default()
+        };
+        let viewer = Viewer::signed_in("ann", permissions);
+        let entries = [
+            entry("web", Verb::Sync),
+            entry("db", Verb::Resume),
+            entry("web", Verb::Approve),
+        ];
+        let html = audit(&request(&viewer), &entries).unwrap();
+        assert!(
+            !html.contains(">resume<") && !html.contains("<img"),
+            "{html}"
+        );
+        let newest = html.find(">approve<").unwrap();
+        assert!(newest < html.find(">sync<").unwrap(), "{html}");
+        let none = audit(&request(&viewer), &[]).unwrap();
+        assert!(none.contains("No actions"), "{none}");
+    }
+}

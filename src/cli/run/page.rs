@@ -1,0 +1,147 @@
+//! The web page of the controller, from its configuration.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use pleach_cluster::OwnCluster;
+use pleach_controller::SourcePolicy;
+use pleach_controller::server::metrics::Metrics;
+use pleach_controller::server::tls::{Certificate, CertificateFiles};
+use pleach_controller::server::ui::actions::Actions;
+use pleach_controller::server::ui::auth::cookie::CookieKey;
+use pleach_controller::server::ui::auth::{Auth, KnownRelease, KnownReleases};
+use pleach_controller::server::ui::security::Security;
+use pleach_controller::server::ui::site::{self, Parts};
+use pleach_controller::server::ui::{self, LIMITS};
+use pleach_controller::server::{self, Listening};
+use pleach_page::board::Board;
+use pleach_reconciler::config::{Page, SignIn};
+use tokio::sync::watch;
+
+use crate::cli::error::{CliError, Kind};
+
+/// The web page, with the means to recognize users.
+pub(super) struct PagePlan {
+    page: Page,
+    certificate: Option<CertificateFiles>,
+    users: Option<UsersPlan>,
+}
+
+/// Means to recognize users.
+struct UsersPlan {
+    cookies: CookieKey,
+    own: OwnCluster,
+}
+
+/// Parts of the page that come from other parts of the controller.
+pub(super) struct PageContent {
+    pub(super) board: watch::Receiver<Arc<Board>>,
+    /// Source policies of all repositories.
+    pub(super) source_policies: Vec<Arc<SourcePolicy>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl PagePlan {
+    /// Reads the configuration. Paths are relative to `folder`. Users are reviewed by the cluster of
+    /// the controller.
+    pub(super) fn new(page: Page, folder: &Path, own: &OwnCluster) -> Result<Self, CliError> {
+        let file = |name: &str| -> PathBuf { folder.join(name) };
+        let cookies = match &page.sign_in {
+            SignIn::Off => None,
+            SignIn::Token { cookie_key } => {
+                Some(CookieKey::new(file(cookie_key), page.is_encrypted()))
+            }
+            SignIn::Oidc { .. } => {
+                return Err(CliError::usage("`auth: oidc` is not supported yet").hint(
+                    "set `auth: kubernetes`; a proxy can sign users in and send their tokens",
+                ));
+            }
+        };
+        if let Some(cookies) = &cookies {
+            cookies
+                .check()
+                .map_err(|error| CliError::new(Kind::Failed, error))?;
+        }
+        let certificate = page.tls.as_ref().map(|tls| CertificateFiles {
+            certificate: file(&tls.certificate),
+            key: file(&tls.key),
+        });
+        let users = cookies.map(|cookies| UsersPlan {
+            cookies,
+            own: own.clone(),
+        });
+        Ok(Self {
+            page,
+            certificate,
+            users,
+        })
+    }
+
+    /// Binds the listener, and returns the address for browsers with the routes.
+    pub(super) async fn start(
+        self,
+        content: PageContent,
+    ) -> Result<(String, Listening, Router), CliError> {
+        let Self {
+            page,
+            certificate,
+            users,
+        } = self;
+        let certificate = certificate.map(Certificate::read).transpose();
+        let certificate = certificate.map_err(|error| CliError::new(Kind::Failed, error))?;
+        let scheme = if certificate.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let mut listening = server::listen(page.listen).await?;
+        (listening.limits, listening.certificate) = (LIMITS, certificate);
+        let address = format!("{scheme}://{}", listening.address);
+        let PageContent {
+            board,
+            source_policies,
+            metrics,
+        } = content;
+        let known = known(board.clone());
+        let auth = Arc::new(match users {
+            None => Auth::off(Arc::clone(&metrics)),
+            Some(UsersPlan { cookies, own }) => {
+                let (known, metrics) = (Arc::clone(&known), Arc::clone(&metrics));
+                Auth::tokens(own, cookies, page.behind_proxy, known, metrics)
+            }
+        });
+        let actions = Actions::new(
+            Arc::clone(&auth),
+            source_policies,
+            known,
+            Arc::clone(&metrics),
+        );
+        let router = site::router(Parts {
+            pages: ui::pages(board, Arc::clone(&metrics)),
+            files: ui::files(),
+            auth,
+            actions,
+            security: Security::of(&page),
+            metrics,
+        });
+        Ok((address, listening, router))
+    }
+}
+
+/// Returns the releases of the board.
+fn known(board: watch::Receiver<Arc<Board>>) -> KnownReleases {
+    Arc::new(move || {
+        let board = Arc::clone(&board.borrow());
+        let releases = board.environments.values();
+        let releases = releases.flat_map(|environment| environment.releases.values());
+        let known = releases.map(|release| KnownRelease {
+            name: release.name.clone(),
+            namespace: release
+                .facts
+                .as_ref()
+                .and_then(|facts| facts.store_namespace.clone()),
+        });
+        known.collect()
+    })
+}
