@@ -68,6 +68,7 @@ mod once;
 mod operator;
 mod overlays;
 mod ownership;
+mod page;
 mod plan_files;
 mod plane;
 mod policy;
