@@ -16,6 +16,7 @@ mod apply_set;
 mod audit;
 mod backends;
 mod bootstrap;
+mod browser;
 mod chaos;
 mod charts;
 mod checks;

@@ -9,6 +9,7 @@
 
 mod architecture;
 mod bounded;
+mod browser;
 mod bundle;
 mod cli;
 mod cluster;
@@ -25,6 +26,9 @@ mod listeners;
 mod mirror;
 mod oci;
 mod page;
+#[path = "../../crates/page/tests/it/fixtures.rs"]
+#[expect(dead_code, reason = "the tests of the page use all of it")]
+mod page_fixtures;
 mod plan;
 mod pull_requests;
 mod push;
