@@ -17,12 +17,11 @@ use pleach_reconciler::config::Disk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::page::{PageContent, PagePlan};
+use self::page::PagePlan;
 use super::error::{CliError, Kind};
 use super::lease::person;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Connection;
-use pleach_controller::board::BoardWriter;
 use pleach_controller::server::{
     self, ServerError,
     hooks::{self, Hook},
@@ -31,7 +30,7 @@ use pleach_controller::server::{
     probes,
 };
 use pleach_controller::{
-    Controller, EventSender, ReplicaGroup, Repository, Setup, statuses::Statuses,
+    Controller, EventSender, ReplicaGroup, Repository, Setup, SourcePolicy, statuses::Statuses,
 };
 use pleach_engine::planning::agent;
 use pleach_engine::{lease::Peers, sync::Claim};
@@ -167,19 +166,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     plan.metrics = args.metrics_listen.or(plan.metrics);
     let (mut events, received) = EventSender::new();
     events.has_facts = plan.page.is_some();
-    let replica_group = args.share_in.map(|namespace| {
-        let mut connection = Connection::new(agent(None));
-        connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
-        connection.context.clone_from(&ctx.settings.context);
-        ReplicaGroup::new(connection, namespace)
-    });
+    let replica_group = args.share_in.map(|namespace| replica_group(ctx, namespace));
     let process = match &replica_group {
         Some(replica_group) => format!("replica {}", replica_group.replica),
         None => format!("pid {}", std::process::id()),
     };
-    let source_policies = plan.repositories.iter();
-    let source_policies = source_policies.flat_map(|one| one.source_policies.iter().cloned());
-    let source_policies = source_policies.collect();
+    let source_policies = source_policies(&plan.repositories);
     let setup = Setup {
         repositories: plan.repositories,
         lease_identity: Claim {
@@ -215,18 +207,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         listening.push((one, router));
     }
     let board = match plan.page {
-        Some(page) => {
-            let (writer, board) = BoardWriter::new();
-            let content = PageContent {
-                board,
-                source_policies,
-                metrics: Arc::clone(&metrics),
-            };
-            let (address, one, router) = page.start(content).await?;
-            ui.print(format!("page: {address}"));
-            listening.push((one, router));
-            Some(writer)
-        }
+        Some(page) => Some(
+            page.serve(ui, source_policies, &metrics, &mut listening)
+                .await?,
+        ),
         None => None,
     };
     ui.finish()?;
@@ -274,6 +258,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
+}
+
+/// Returns the replicas to share the work with, through Leases in a namespace.
+fn replica_group(ctx: &Context, namespace: String) -> ReplicaGroup {
+    let mut connection = Connection::new(agent(None));
+    connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+    connection.context.clone_from(&ctx.settings.context);
+    ReplicaGroup::new(connection, namespace)
+}
+
+/// Returns the source policies of all repositories.
+fn source_policies(repositories: &[Repository]) -> Vec<Arc<SourcePolicy>> {
+    let policies = repositories.iter().flat_map(|one| &one.source_policies);
+    policies.cloned().collect()
 }
 
 /// Returns the configuration from the file or from the arguments.

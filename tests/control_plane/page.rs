@@ -81,12 +81,14 @@ fn create_users(fleet: &Fleet) {
              subjects: [{{kind: ServiceAccount, name: {name}, namespace: loop-page}}]\n---\n"
         )
     };
-    let mut objects = role("ann", "get, sync, suspend, resume, approve") + &role("bob", "get");
-    for name in ["ann", "bob", "eve"] {
-        objects += &format!(
+    let account = |name: &str| {
+        format!(
             "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: loop-page}}\n---\n"
-        );
-    }
+        )
+    };
+    let accounts = ["ann", "bob", "eve"].map(account).concat();
+    let verbs = "get, sync, suspend, resume, approve";
+    let objects = [accounts, role("ann", verbs), role("bob", "get")].concat();
     let file = fleet.file("users.yaml", &objects);
     fleet.kubectl(&["apply", "-f", &file]);
 }

@@ -42,9 +42,7 @@ pub(super) fn from_file(
     key_namespace: Option<String>,
 ) -> Result<Plan, CliError> {
     ensure_only_file(ctx)?;
-    let file = path.display().to_string();
-    let configuration = config::read(&file, pleach_files::read(path)?)
-        .map_err(|findings| unusable(&file, findings))?;
+    let configuration = read(path)?;
     let folder = pleach_files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
     let mut own = Connection::new(agent(None));
@@ -52,9 +50,7 @@ pub(super) fn from_file(
     let keys = keys(&own, key_namespace);
     let own = OwnCluster::new(own);
     let page = configuration.page.clone();
-    let page = page
-        .map(|page| PagePlan::new(page, folder, &own))
-        .transpose()?;
+    let page = PagePlan::of(page, folder, &own)?;
     let reserved = Reserved {
         namespace: args.share_in.clone(),
         secrets: kubeconfigs(&configuration),
@@ -146,6 +142,13 @@ pub(super) fn from_file(
         notification_targets: targets(configuration.notifications, folder),
         page,
     })
+}
+
+/// Reads the configuration.
+fn read(path: &Path) -> Result<config::Controller, CliError> {
+    let file = path.display().to_string();
+    let read = config::read(&file, pleach_files::read(path)?);
+    read.map_err(|findings| unusable(&file, findings))
 }
 
 /// Returns the error of an invalid file. A page that strangers could reach is wrong usage.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use pleach_cluster::OwnCluster;
 use pleach_controller::SourcePolicy;
+use pleach_controller::board::BoardWriter;
 use pleach_controller::server::metrics::Metrics;
 use pleach_controller::server::tls::{Certificate, CertificateFiles};
 use pleach_controller::server::ui::actions::Actions;
@@ -13,12 +14,13 @@ use pleach_controller::server::ui::auth::cookie::CookieKey;
 use pleach_controller::server::ui::auth::{Auth, KnownRelease, KnownReleases};
 use pleach_controller::server::ui::security::Security;
 use pleach_controller::server::ui::site::{self, Parts};
-use pleach_controller::server::ui::{self, LIMITS};
+use pleach_controller::server::ui::{LIMITS, files, pages};
 use pleach_controller::server::{self, Listening};
 use pleach_page::board::Board;
 use pleach_reconciler::config::{Page, SignIn};
 use tokio::sync::watch;
 
+use crate::cli::Ui;
 use crate::cli::error::{CliError, Kind};
 
 /// The web page, with the means to recognize users.
@@ -35,17 +37,26 @@ struct UsersPlan {
 }
 
 /// Parts of the page that come from other parts of the controller.
-pub(super) struct PageContent {
-    pub(super) board: watch::Receiver<Arc<Board>>,
+struct PageContent {
+    board: watch::Receiver<Arc<Board>>,
     /// Source policies of all repositories.
-    pub(super) source_policies: Vec<Arc<SourcePolicy>>,
-    pub(super) metrics: Arc<Metrics>,
+    source_policies: Vec<Arc<SourcePolicy>>,
+    metrics: Arc<Metrics>,
 }
 
 impl PagePlan {
+    /// Reads the configuration of a page, if there is one.
+    pub(super) fn of(
+        page: Option<Page>,
+        folder: &Path,
+        own: &OwnCluster,
+    ) -> Result<Option<Self>, CliError> {
+        page.map(|page| Self::new(page, folder, own)).transpose()
+    }
+
     /// Reads the configuration. Paths are relative to `folder`. Users are reviewed by the cluster of
     /// the controller.
-    pub(super) fn new(page: Page, folder: &Path, own: &OwnCluster) -> Result<Self, CliError> {
+    fn new(page: Page, folder: &Path, own: &OwnCluster) -> Result<Self, CliError> {
         let file = |name: &str| -> PathBuf { folder.join(name) };
         let cookies = match &page.sign_in {
             SignIn::Off => None,
@@ -78,11 +89,30 @@ impl PagePlan {
         })
     }
 
-    /// Binds the listener, and returns the address for browsers with the routes.
-    pub(super) async fn start(
+    /// Adds the listener of the page, prints its address, and returns the writer of its board.
+    pub(super) async fn serve(
         self,
+        ui: &mut Ui,
+        source_policies: Vec<Arc<SourcePolicy>>,
+        metrics: &Arc<Metrics>,
+        listening: &mut Vec<(Listening, Router)>,
+    ) -> Result<BoardWriter, CliError> {
+        let (writer, board) = BoardWriter::new();
+        let content = PageContent {
+            board,
+            source_policies,
+            metrics: Arc::clone(metrics),
+        };
+        listening.push(self.start(ui, content).await?);
+        Ok(writer)
+    }
+
+    /// Binds the listener, prints its address, and returns it with the routes.
+    async fn start(
+        self,
+        ui: &mut Ui,
         content: PageContent,
-    ) -> Result<(String, Listening, Router), CliError> {
+    ) -> Result<(Listening, Router), CliError> {
         let Self {
             page,
             certificate,
@@ -97,7 +127,7 @@ impl PagePlan {
         };
         let mut listening = server::listen(page.listen).await?;
         (listening.limits, listening.certificate) = (LIMITS, certificate);
-        let address = format!("{scheme}://{}", listening.address);
+        ui.print(format!("page: {scheme}://{}", listening.address));
         let PageContent {
             board,
             source_policies,
@@ -118,14 +148,14 @@ impl PagePlan {
             Arc::clone(&metrics),
         );
         let router = site::router(Parts {
-            pages: ui::pages(board, Arc::clone(&metrics)),
-            files: ui::files(),
+            pages: pages(board, Arc::clone(&metrics)),
+            files: files(),
             auth,
             actions,
             security: Security::of(&page),
             metrics,
         });
-        Ok((address, listening, router))
+        Ok((listening, router))
     }
 }
 
