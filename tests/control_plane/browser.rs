@@ -1,5 +1,10 @@
 //! An upgrade is followed on the web page in a real browser, from the push to its end.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "writes inside its own folder, and pictures where the caller wants them"
+)]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Child;

@@ -27,7 +27,11 @@ mod mirror;
 mod oci;
 mod page;
 #[path = "../../crates/page/tests/it/fixtures.rs"]
-#[expect(dead_code, reason = "the tests of the page use all of it")]
+#[expect(
+    dead_code,
+    clippy::panic,
+    reason = "fixtures of the tests of the page, which use all of it"
+)]
 mod page_fixtures;
 mod plan;
 mod pull_requests;
