@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::time::Duration;
 
 use pleach_testkit::browser::{Browser, Window};
 use pleach_testkit::demo::copy_example;
@@ -27,6 +28,7 @@ const STAGES: &str = "stages:
   - {name: api, select: [{kind: Deployment, name: virt-api}]}
 gates: [{name: handover, groups: [kubevirt.io], from: api}]
 moves: ";
+const PATIENCE: Duration = Duration::from_mins(1);
 const SITE: &str = "http://127.0.0.1:8081";
 const DESK: Window = Window {
     width: 1280,
@@ -120,7 +122,7 @@ async fn an_upgrade_is_followed_in_the_browser() {
     if !isolated::inside("browser::an_upgrade_is_followed_in_the_browser").unwrap() {
         return;
     }
-    let scene = Scene::start(Product::kubevirt(), "kube-system")
+    let mut scene = Scene::start(Product::kubevirt(), "kube-system")
         .await
         .unwrap();
     let repo = TestRepo::new::<&str, &str>([]).unwrap();
@@ -146,7 +148,7 @@ async fn an_upgrade_is_followed_in_the_browser() {
     repo.edit(ENVIRONMENT, OLD, &broken).unwrap();
     push(&repo, "Upgrade");
     // The page is not reloaded: the events of the controller change it.
-    let waits = ["stage api", "virt-api", "nodes are available", "handover"];
+    let waits = ["stage api", "virt-api", "nodes are available"];
     for text in waits {
         reader.browser.until(text).await.unwrap();
     }
@@ -173,5 +175,6 @@ async fn an_upgrade_is_followed_in_the_browser() {
     push(&repo, "Schedule the pods");
     reader.browser.until("in sync").await.unwrap();
     reader.checks("done").await;
+    scene.start_user(PATIENCE).await.unwrap();
     scene.has_moved_to("kubevirt").await.unwrap();
 }

@@ -202,12 +202,13 @@ impl Browser {
     }
 
     /// Returns messages of the console since the last call, which include reports about the content
-    /// security policy.
+    /// security policy. Pages of the browser itself are left out.
     pub async fn console(&self) -> anyhow::Result<Vec<String>> {
         let lines = self.post("/se/log", json!({"type": "browser"})).await?;
         let lines = lines.as_array().into_iter().flatten();
         Ok(lines
             .map(|line| line["message"].as_str().unwrap_or_default().to_owned())
+            .filter(|message| !message.starts_with("chrome://"))
             .collect())
     }
 

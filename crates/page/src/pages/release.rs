@@ -232,7 +232,8 @@ impl Page<'_> {
                 outcome.outcome.as_str()
             )
         });
-        let ready = record.map(|record| {
+        let idle = record.filter(|_| self.release.running().is_none());
+        let ready = idle.map(|record| {
             if self.release.is_degraded {
                 "no: an object is not ready any more"
             } else if record.ready || self.release.is_applied() {
