@@ -189,7 +189,7 @@ async fn names_of_attackers_are_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_objects_are_filtered_within_a_second() {
+async fn ten_thousand_objects_are_shown_and_filtered_fast() {
     let mut board = Board::default();
     load(&mut board, "production", &["web"]);
     let web = name("production", "web");
