@@ -217,7 +217,16 @@ impl Page<'_> {
         let facts = self.facts();
         let record = facts.and_then(|facts| facts.record.as_ref());
         let outcome = self.release.outcome.as_ref();
-        let depends_on: Vec<&str> = self.release.depends_on().collect();
+        let depends_on = self.release.depends_on();
+        let depends_on: Vec<&str> = depends_on
+            .filter(|name| {
+                let name = ReleaseName {
+                    environment: self.release.name.environment.clone(),
+                    release: (*name).to_owned(),
+                };
+                self.viewer.may(Verb::Get, &name)
+            })
+            .collect();
         let last = outcome.map(|outcome| {
             let at = outcome.at.strftime("%Y-%m-%d %H:%M:%S UTC");
             let correction = if outcome.is_correction {

@@ -138,6 +138,8 @@ fn a_hidden_release_is_nowhere() {
             assert!(!page.contains(hidden), "{address}: {hidden}");
         }
     }
+    let page = html(&board, &viewer, "/releases/production/waits-for-waiting");
+    assert!(!page.contains("in-sync"), "a dependency that is hidden");
     for address in [
         "/releases/production/syncing",
         "/releases/production/syncing/diff",
