@@ -52,7 +52,7 @@ const SKIPPED: &[(&str, &str)] = &[
     ),
     ("make test", "runs this test"),
     (
-        "apt-get install git make gcc iproute2 util-linux openssh-client openssh-server gnupg",
+        "apt-get install git make gcc iproute2 util-linux openssh-client openssh-server gnupg chromium chromium-driver",
         "downloads packages",
     ),
 ];
