@@ -56,7 +56,7 @@ lint: ## Check format, words and lints
 # Tests in tests/it wait for servers and processes most of the time: more run than there are cores.
 unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --all-features --test it
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} tools/test-twice.sh it
 	cargo test --workspace --all-features --doc
 
 check: tools-check ## Check and test all that needs no control plane
@@ -67,7 +67,7 @@ check: tools-check ## Check and test all that needs no control plane
 # with `_within_` in its name measures time and runs alone.
 test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory check
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --all-features --test control_plane -- --skip _within_
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} tools/test-twice.sh control_plane --skip _within_
 	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test control_plane -- _within_
 
 # What is played: make chaos CHAOS="--seed 17"

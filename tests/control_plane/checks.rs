@@ -221,6 +221,8 @@ stages:
 ";
     let rules = RULES.replace("GROUP", group) + stages;
     let mut fleet = fleet("check-late", &rules);
+    // The kind is created while a write is answered, which takes time on a busy machine.
+    fleet.edit_environment("timeout: 4s", "timeout: 12s");
     for (version, value) in [("v1.0.0", "old"), ("v1.1.0", "new")] {
         let files = [config_map("settings", value), config_map("later", value)].join("---\n");
         fleet.write(&format!("manifests/web/{version}/web.yaml"), &files);
