@@ -99,6 +99,7 @@ impl Release {
             findings: Vec::new(),
             terms: Terms::default(),
             sequence: pleach_formats::sequence::Sequence::default(),
+            node_jobs: std::collections::BTreeMap::new(),
         }
     }
 

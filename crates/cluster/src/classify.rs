@@ -131,6 +131,10 @@ pub enum Class {
     ApiUnavailable,
     /// Too many requests.
     TooManyRequests,
+    /// A disruption budget does not allow an eviction now. Contains the cause.
+    DisruptionBudget(String),
+    /// The server evicts no pod with several disruption budgets.
+    SeveralBudgets,
     /// The server ran out of time.
     ServerTimeout,
     /// The server no longer stores the list snapshot or the version to start from.
@@ -179,7 +183,7 @@ impl Class {
             },
             413 => Self::TooLarge,
             422 => unprocessable(question, status, message),
-            429 => Self::TooManyRequests,
+            429 => too_many(status),
             500 => internal(status, message),
             502 => Self::Interrupted,
             503 => Self::ApiUnavailable,
@@ -218,6 +222,15 @@ fn admission(message: &str) -> Option<Class> {
     Some(Class::PolicyDenied {
         policy: policy.to_owned(),
         binding: binding.to_owned(),
+    })
+}
+
+/// Returns the class of a 429: an eviction that a budget refuses, or an overloaded server.
+fn too_many(status: Option<&Status>) -> Class {
+    let causes = status.into_iter().flat_map(|status| &status.details.causes);
+    let mut causes = causes.filter(|cause| cause.reason == "DisruptionBudget");
+    causes.next().map_or(Class::TooManyRequests, |cause| {
+        Class::DisruptionBudget(cause.message.clone())
     })
 }
 
@@ -361,6 +374,9 @@ fn internal(status: Option<&Status>, message: &str) -> Class {
     }
     if is_of_record(message) {
         return Class::RecordedVersion;
+    }
+    if message.contains("more than one PodDisruptionBudget") {
+        return Class::SeveralBudgets;
     }
     match status.map(|status| status.reason.as_str()) {
         Some("ServerTimeout" | "Timeout") => Class::ServerTimeout,

@@ -45,7 +45,7 @@ pub use identity::{Access, NamespacePermissions, Subject, User};
 pub use keys::{KeyHome, Keys, make_key, read_key};
 pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
-    Applied, ApplyOptions, ContainerRef, DeleteOptions, Deleted, List, LogPart, MetaList,
+    Applied, ApplyOptions, ContainerRef, DeleteOptions, Deleted, Evicted, List, LogPart, MetaList,
     MetadataPage, Patch, PatchOptions, Propagation, Selector,
 };
 pub use path::ResourcePath;

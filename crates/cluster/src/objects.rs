@@ -1,5 +1,6 @@
 //! Objects: read, list, apply, create, patch, delete.
 
+mod evict;
 mod list;
 mod log;
 mod page;
@@ -8,6 +9,7 @@ mod write;
 use pleach_model::object::ObjectId;
 use serde_json::Value;
 
+pub use evict::Evicted;
 pub(super) use list::with_type;
 pub use list::{List, MetaList, MetadataPage, Selector};
 pub use log::{ContainerRef, LogPart};

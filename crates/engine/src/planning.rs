@@ -348,6 +348,13 @@ pub fn desired_among(
             ignored.add(manifest, fields);
         }
     }
+    let is_of_nodes = |manifest: &Manifest| release.sequence.is_of_nodes(&manifest.origin().file);
+    let (jobs, manifests): (Vec<Manifest>, Vec<Manifest>) =
+        rendered.manifests.iter().cloned().partition(is_of_nodes);
+    let node_jobs = jobs
+        .into_iter()
+        .map(|job| (job.origin().file.clone(), job))
+        .collect();
     let mut desired = Desired {
         name: release.name.clone(),
         store: release.store.clone(),
@@ -357,7 +364,7 @@ pub fn desired_among(
         revision: loaded.revision.to_string(),
         namespace: release.namespace.clone(),
         create_namespace: release.create_namespace,
-        manifests: rendered.manifests.clone(),
+        manifests,
         runtime_objects: release.runtime_objects.clone(),
         digests: Digests::default(),
         ignored,
@@ -382,6 +389,7 @@ pub fn desired_among(
             base_secrets: BaseSecrets::default(),
         },
         sequence: release.sequence.clone(),
+        node_jobs,
     };
     for (target, autoscaler) in autoscaled {
         desired.leave_replicas(target, autoscaler);

@@ -13,6 +13,7 @@ pub mod events;
 pub mod interrupted_summary;
 mod journal_writer;
 mod live;
+mod nodes;
 pub mod novelty;
 mod observe;
 mod op;

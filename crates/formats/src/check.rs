@@ -15,10 +15,12 @@ use crate::{
 };
 use pleach_fields::diff::masking::Masker;
 use pleach_model::cel::{CompileError, Expression, Subject, Template, Unevaluable};
-use pleach_model::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy, Selector};
+use pleach_model::object::{DigestKey, GroupKind, NonSecret, ObjectId, Origin, Secrecy, Selector};
 
-/// Names that the expressions of a check can use.
-const NAMES: &[&str] = &["item"];
+/// Names that the expressions of a check can use. `node` is the node of a change of nodes.
+const NAMES: &[&str] = &["item", NODE];
+
+const NODE: &str = "node";
 
 /// Maximum number of objects that are listed individually.
 const NAMED: usize = 20;
@@ -41,6 +43,8 @@ pub struct Check {
     require: Option<Expression>,
     message: Option<Template>,
     secret: Vec<SecretRule>,
+    /// The node that the check is evaluated for.
+    node: Option<NonSecret>,
 }
 
 /// A part of a check that cannot be parsed.
@@ -93,6 +97,7 @@ impl Check {
             require: expression("require", Some(&check.require), &mut broken),
             message: template(check.message.as_deref(), &mut broken),
             secret: secret.to_vec(),
+            node: None,
         };
         if broken.is_empty() {
             Ok(read)
@@ -112,11 +117,28 @@ impl Check {
             require: None,
             message: template(Some(&rule.message), &mut broken),
             secret: Vec::new(),
+            node: None,
         };
         if broken.is_empty() {
             Ok(read)
         } else {
             Err(broken)
+        }
+    }
+
+    /// Returns whether an expression uses the variable `node`.
+    pub fn needs_node(&self) -> bool {
+        let conditions = [&self.condition, &self.require].into_iter().flatten();
+        let mut conditions = conditions.map(|one| one.uses(NODE));
+        conditions.any(|uses| uses) || self.message.as_ref().is_some_and(|one| one.uses(NODE))
+    }
+
+    /// Returns the check for one node, given as a live object.
+    #[must_use]
+    pub fn for_node(&self, node: &Value) -> Self {
+        Self {
+            node: Some(NonSecret(node.clone())),
+            ..self.clone()
         }
     }
 
@@ -184,7 +206,11 @@ impl Check {
         let secrecy = Secrecy::of(id, &fields).and(secrecy);
         // An empty key is safe, because only the masker's numbers leave this function.
         let masked = Masker::new(DigestKey::new(Vec::new())).object(value.clone(), &secrecy);
-        Subject::of(&masked)
+        let subject = Subject::of(&masked);
+        match &self.node {
+            Some(node) => subject.with(NODE, &node.0),
+            None => subject,
+        }
     }
 }
 

@@ -14,9 +14,9 @@ mod scalar;
 mod schema;
 
 pub use bundle::{
-    BlockUninstall, Bundle, Chart, Check, Exempt, Gate, JsonOperation, Kustomize, Lookups,
-    Migration, Move, Operation, Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage,
-    StageReady, StageSelector, Verify,
+    BlockUninstall, Bundle, Chart, Check, Drain, Exempt, Gate, JsonOperation, Kustomize, Lookups,
+    Loss, Migration, Move, NodeAction, NodeSelector, Nodes, Operation, Overlay, Patch,
+    ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, StageSelector, Verify,
 };
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Disk, EnvironmentGrant,

@@ -8,6 +8,7 @@ pub mod check;
 pub mod consent;
 pub mod file;
 pub mod gate;
+pub mod nodes;
 pub mod policy;
 pub mod readiness;
 pub mod sequence;

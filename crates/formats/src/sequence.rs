@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::gate::{Closed, Operation};
+use crate::nodes::NodesRule;
 use crate::readiness::Rules;
 use pleach_model::object::{GroupKind, NonSecret, ObjectId, Origin, Pattern, Selector};
 use pleach_model::order::StageName;
@@ -49,10 +50,17 @@ impl Sequence {
         stages.find(|stage| stage.verify.iter().any(|one| one == file))
     }
 
-    /// Returns whether a check belongs to the end of a stage only.
+    /// Returns whether a check belongs to the end of a stage only, or to single nodes.
     pub fn is_of_a_stage(&self, check: &str) -> bool {
         let mut named = self.stages.iter().flat_map(|stage| &stage.checks);
-        named.any(|name| name == check)
+        let mut checks = self.checks.iter();
+        named.any(|name| name == check) || checks.any(|one| one.name == check && one.needs_node())
+    }
+
+    /// Returns whether a file has the Job of a change of nodes. Its objects are not applied.
+    pub fn is_of_nodes(&self, file: &str) -> bool {
+        let mut rules = self.stages.iter().filter_map(|stage| stage.nodes.as_ref());
+        rules.any(|nodes| nodes.job.as_deref() == Some(file))
     }
 
     /// Returns the stage with this name, if objects can be applied in it.
@@ -151,6 +159,8 @@ pub struct StageRule {
     pub applied_only: bool,
     /// Rollout of the selected `DaemonSets`.
     pub rollout: Option<RolloutRule>,
+    /// Change of the nodes of the cluster.
+    pub nodes: Option<NodesRule>,
     /// Files of the Jobs that must succeed at its end.
     pub verify: Vec<String>,
     /// Names of the checks that must pass at its end.
@@ -176,7 +186,7 @@ pub struct RolloutRule {
     pub abort_on_restart: bool,
 }
 
-/// A number of pods, absolute or as a percentage.
+/// A number of pods or nodes, absolute or as a percentage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Count {

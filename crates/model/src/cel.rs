@@ -95,6 +95,13 @@ impl Subject {
         Self(fields)
     }
 
+    /// Adds a variable with the value of another object.
+    #[must_use]
+    pub fn with(mut self, name: &str, object: &serde_json::Value) -> Self {
+        self.0.insert(Key::from(name), value_of(object));
+        self
+    }
+
     /// Returns the value of a name. An absent field is an empty map, so that `has(status.phase)`
     /// can be evaluated.
     fn get(&self, name: &str) -> Value {
@@ -190,6 +197,11 @@ impl Expression {
     /// Returns the source text.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Returns whether the expression uses a variable.
+    pub fn uses(&self, name: &str) -> bool {
+        self.names.contains(name)
     }
 
     /// Evaluates the condition for an object.

@@ -109,7 +109,11 @@ impl Allow {
             .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
             .filter(|step| !self.is_gate_over_own(plan, step))
             .map(|step| &step.object);
-        let mut refusals = self.refuse(desired.chain(written));
+        let jobs = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::UpgradeNode { job, .. } => job.as_ref(),
+            _ => None,
+        });
+        let mut refusals = self.refuse(desired.chain(written).chain(jobs));
         // The source of a copy is read with the permissions of the controller.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),

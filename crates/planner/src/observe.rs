@@ -7,6 +7,7 @@ mod contents;
 mod drift_candidates;
 mod escalation;
 mod missing_permissions;
+mod nodes;
 mod previous;
 mod registration;
 mod rendered;
@@ -16,6 +17,7 @@ pub use contents::{Content, Contents};
 pub use drift_candidates::{Known, Reading, is_unchanged, triage};
 pub use escalation::Escalation;
 pub use missing_permissions::{Grants, MissingGrant, MissingRule, copyable, rules};
+pub use nodes::ObservedNodes;
 pub use previous::PreviousRelease;
 pub use registration::{Backend, Lack, Registration};
 pub use registration::{asks_url, available};
@@ -114,6 +116,9 @@ pub struct Observed {
     /// Workload context. Read only before workloads are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_context: Option<WorkloadContext>,
+    /// Nodes that stages change, by the name of the stage. Read only before a change of the release.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, ObservedNodes>,
     /// Permissions that pleach lacks. `None` if they were not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<Grants>,
@@ -373,6 +378,7 @@ impl Observed {
             dependents: None,
             focus: None,
             workload_context: None,
+            nodes: BTreeMap::new(),
             access: None,
             installed: None,
             inventory: Inventory::default(),

@@ -24,7 +24,8 @@
 //!    namespace.
 //! 7. `leftover`: registrations whose Service is deleted. `superseded`: stale
 //!    registrations whose pods are replaced.
-//! 8. `handover`: orders a move to another namespace. `once`: orders steps
+//! 8. `handover`: orders a move to another namespace. `nodes`: changes nodes of the
+//!    cluster. `once`: orders steps
 //!    after run-once Jobs. `crds::run_before`: orders steps after
 //!    storage migrations that need a conversion webhook which is about to be
 //!    deleted. `overlays`: adds temporary changes and gates, and the declared
@@ -66,6 +67,7 @@ mod handover;
 mod leftover;
 mod model;
 mod namespace;
+mod nodes;
 mod overlays;
 mod ownership;
 mod permissions;
@@ -167,6 +169,7 @@ fn order(ctx: &Ctx<'_>, mut draft: Ordered, direction: Direction) -> Ordered {
     leftover::run(ctx, &mut draft);
     stale_registrations::run(ctx, &mut draft, direction);
     handover::run(ctx, &mut draft);
+    nodes::run(ctx, &mut draft, direction);
     run_once_jobs::run_before(ctx, &mut draft);
     crds::run_before(ctx, &mut draft);
     stages::join(&mut draft, direction);

@@ -153,6 +153,7 @@ fn staged(text: &str) -> Rendered {
         select: Vec::new(),
         applied_only: false,
         rollout: None,
+        nodes: None,
         verify: vec!["test.yaml".to_owned()],
         checks: Vec::new(),
         scale: Vec::new(),

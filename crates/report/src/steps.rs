@@ -45,7 +45,8 @@ impl Sign {
                 | Op::Lift
                 | Op::Restart { .. }
                 | Op::Replace { .. }
-                | Op::Migrate { .. }),
+                | Op::Migrate { .. }
+                | Op::UpgradeNode { .. }),
                 _,
             ) => plain('~', op.verb()),
         }
@@ -86,7 +87,8 @@ pub fn explanation(step: &Step) -> Option<String> {
         | Op::Lift
         | Op::Restart { .. }
         | Op::Replace { .. }
-        | Op::Migrate { .. } => true,
+        | Op::Migrate { .. }
+        | Op::UpgradeNode { .. } => true,
         // One object has two steps, so describe each.
         Op::Apply { .. } => is_a_part(step),
         Op::Wait => is_explained(step),

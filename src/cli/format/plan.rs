@@ -201,6 +201,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Stage => "a stage declared by the bundle",
         EdgeReason::Once => "a Job that runs once finishes before the steps after it",
         EdgeReason::Rewritten => "stored objects are rewritten while the previous webhook converts",
+        EdgeReason::Node => "nodes are changed one after the other",
         EdgeReason::Check => "checks must hold before a stage declared by the bundle",
     }
 }

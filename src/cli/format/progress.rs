@@ -226,6 +226,7 @@ fn past(op: &Op) -> &'static str {
         Op::Delete(_) => "deleted",
         Op::Copy { .. } => "ensured the copy",
         Op::Migrate { .. } => "migrated",
+        Op::UpgradeNode { .. } => "upgraded",
         Op::Wait => "waited for",
     }
 }

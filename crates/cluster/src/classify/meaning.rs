@@ -46,6 +46,8 @@ impl Class {
             | Self::WebhookNoDryRun(_)
             | Self::PolicyDenied { .. }
             | Self::AdmissionDenied
+            | Self::DisruptionBudget(_)
+            | Self::SeveralBudgets
             | Self::Expired { .. }
             | Self::Unexpected => false,
         }
@@ -98,7 +100,9 @@ impl Class {
             Self::Immutable(_)
             | Self::WebhookDenied(_)
             | Self::PolicyDenied { .. }
-            | Self::AdmissionDenied => finding::Kind::Policy,
+            | Self::AdmissionDenied
+            | Self::DisruptionBudget(_)
+            | Self::SeveralBudgets => finding::Kind::Policy,
             Self::Unreachable
             | Self::Tls
             | Self::Interrupted
@@ -168,6 +172,7 @@ impl Class {
             Self::RecordedVersion => {
                 "another client writes the object at another API version; its managedFields name the client and the version"
             }
+            Self::SeveralBudgets => "let one PodDisruptionBudget cover the pod",
             Self::TooManyRequests => "the server is overloaded; try again later",
             _ => return None,
         })
@@ -225,7 +230,9 @@ impl ApiError {
             | Class::Unsupported
             | Class::WebhookDenied(_)
             | Class::PolicyDenied { .. }
-            | Class::AdmissionDenied => Prediction::Refused(self.refusal()),
+            | Class::AdmissionDenied
+            | Class::DisruptionBudget(_)
+            | Class::SeveralBudgets => Prediction::Refused(self.refusal()),
             Class::Unreachable
             | Class::Tls
             | Class::Interrupted

@@ -13,7 +13,9 @@ use super::{Source, check_service, rules};
 use declared::Declared;
 use pleach_formats::gate;
 use pleach_formats::{
+    check::Check,
     file::{Migration, Overlay},
+    nodes::NodesRule,
     policy::SecretRule,
     sequence::{MigrationRule, OverlayRule, Sequence, StageRule},
 };
@@ -60,14 +62,32 @@ pub(super) fn sequence(
         .collect();
     let gates = gates::gates(source.body.gates.iter().flatten(), &stages, findings);
     let moves = moves::moves(source.body.moves.iter().flatten(), findings);
+    let checks = rules::checks(source, secret, findings);
+    check_nodes_named(&stages, &checks, findings);
     Sequence {
         overlays,
         stages,
         gates,
         moves,
         migrations: without_doubles(migrations, findings),
-        checks: rules::checks(source, secret, findings),
+        checks,
         readiness: rules::readiness(source, findings),
+    }
+}
+
+/// Refuses a check with variable `node` that no change of nodes names.
+fn check_nodes_named(stages: &[StageRule], checks: &[Check], findings: &mut Vec<Finding>) {
+    let rules = stages.iter().filter_map(|stage| stage.nodes.as_ref());
+    let named: BTreeSet<&str> = rules.flat_map(NodesRule::checks).collect();
+    let unnamed = |check: &&Check| check.needs_node() && !named.contains(check.name.as_str());
+    for check in checks.iter().filter(unnamed) {
+        let message = format!(
+            "check {} uses `node`, and no stage with `nodes` names it",
+            check.name
+        );
+        let finding = Finding::error(Kind::Repository, "check-needs-node", message);
+        let hint = "name it in `before` or `after` of `nodes`";
+        findings.push(finding.at(check.origin.clone()).hint(hint));
     }
 }
 

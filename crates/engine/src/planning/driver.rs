@@ -42,6 +42,7 @@ impl Options {
             asks.extend([
                 Topic::Dependencies,
                 Topic::WorkloadContext,
+                Topic::Nodes,
                 Topic::Permissions,
             ]);
         }
@@ -126,6 +127,10 @@ impl Planner<'_> {
                 Answer::Dependency(index, hindrance)
             }
             Question::WorkloadContext => Answer::WorkloadContext(source.workload_context().await),
+            Question::Nodes(stage) => {
+                let nodes = source.nodes(&stage).await;
+                Answer::Nodes(stage, nodes)
+            }
             Question::Permissions(needed) => {
                 Answer::Permissions(source.permissions(*needed).await?)
             }

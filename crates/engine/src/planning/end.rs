@@ -141,6 +141,7 @@ impl Gone {
                 readiness: Rules::read(&memory.readiness).unwrap_or_default(),
                 ..Sequence::default()
             },
+            node_jobs: std::collections::BTreeMap::new(),
         }
     }
 

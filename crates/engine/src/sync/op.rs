@@ -6,6 +6,7 @@ mod copy;
 mod delete;
 mod gate;
 mod migrate;
+mod node;
 mod once;
 mod orphaned_fields;
 mod overlay;
@@ -109,18 +110,7 @@ impl Executor for Operator<'_> {
             self.forget(&step.object);
             return self.forget_overlays(&step.object).await;
         }
-        let waiter = Waiter {
-            cluster: self.cluster,
-            desired: self.desired,
-            paths: &self.paths,
-            watch_cache: &self.watch_cache,
-            events: self.events,
-            permits: &self.permits,
-            controllers: &self.controllers,
-            statuses: &self.statuses,
-            can_roll_back: self.can_roll_back,
-        };
-        let end = waiter.wait(step, until, &since, started).await;
+        let end = self.waiter().wait(step, until, &since, started).await;
         let seen = match &step.op {
             Op::Create { once: true, .. } => self.ran(step, end).await?,
             _ => end?,
@@ -140,6 +130,20 @@ impl Executor for Operator<'_> {
 }
 
 impl Operator<'_> {
+    fn waiter(&self) -> Waiter<'_> {
+        Waiter {
+            cluster: self.cluster,
+            desired: self.desired,
+            paths: &self.paths,
+            watch_cache: &self.watch_cache,
+            events: self.events,
+            permits: &self.permits,
+            controllers: &self.controllers,
+            statuses: &self.statuses,
+            can_roll_back: self.can_roll_back,
+        }
+    }
+
     async fn operate(&self, step: &Step) -> Result<(), Failure> {
         let started = Instant::now();
         self.record(step, started, Since::default());
@@ -166,6 +170,7 @@ impl Operator<'_> {
             Op::Wait => self.unregister_again(step, started).await,
             Op::Create { body, .. } => self.run_once(step, body, started).await,
             Op::Copy { from, to } => self.copy(step, (from, to), started).await,
+            Op::UpgradeNode { .. } => self.upgrade_node(step, started).await,
             Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
     }

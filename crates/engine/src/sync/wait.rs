@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::SignedDuration;
+use pleach_formats::check::Check;
 use pleach_formats::gate::probed;
 use pleach_formats::readiness::{Assessment, Readiness};
 use pleach_model::finding::{Finding, Kind};
@@ -29,7 +30,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 pub(super) use self::controllers::Controllers;
-use self::progress::Progress;
+pub(super) use self::progress::Progress;
 pub(super) use self::silence::Statuses;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
@@ -480,6 +481,15 @@ impl Waiter<'_> {
         let Some(check) = checks.find(|check| check.name == name) else {
             return Ok(WaitState::Never(format!("there is no check `{name}`")));
         };
+        Ok(match self.objection(check).await? {
+            None => WaitState::Done,
+            Some(objection) => WaitState::NotYet(objection),
+        })
+    }
+
+    /// Evaluates a check now. `None` if it holds.
+    pub(super) async fn objection(&self, check: &Check) -> Result<Option<String>, ClusterError> {
+        let name = &check.name;
         let kind = check.kind();
         let mut path = kind.as_ref().and_then(|kind| self.paths.of_kind(kind));
         if path.is_none()
@@ -489,7 +499,7 @@ impl Waiter<'_> {
             let discovery = self.cluster.clone().alone().discover().await?;
             path = ResourcePath::preferred(&discovery, kind);
             if path.is_none() && discovery.is_stale(&kind.group) {
-                return Ok(WaitState::NotYet(format!(
+                return Ok(Some(format!(
                     "check {name} cannot be evaluated: the server behind {} does not answer",
                     kind.group
                 )));
@@ -497,10 +507,8 @@ impl Waiter<'_> {
         }
         let of = |id: &ObjectId| Some(secrecy_of(self.desired, id));
         let outcome = checks::inspect(self.cluster, path.as_ref(), check, &of).await;
-        Ok(match outcome.explain() {
-            None => WaitState::Done,
-            Some(why) => WaitState::NotYet(format!("check {name} does not hold: {why}")),
-        })
+        let why = outcome.explain();
+        Ok(why.map(|why| format!("check {name} does not hold: {why}")))
     }
 
     async fn check_exists(&self, any_of: &[ObjectId]) -> Result<WaitState, ClusterError> {

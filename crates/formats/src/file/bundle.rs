@@ -151,6 +151,8 @@ pub struct Stage {
     pub restart: Option<Vec<Selector>>,
     /// Workloads that are scaled.
     pub scale: Option<Vec<Scale>>,
+    /// Change of the nodes of the cluster, one after the other.
+    pub nodes: Option<Nodes>,
     /// `applied`: later stages do not wait until its objects are ready.
     pub ready: Option<StageReady>,
     /// Stages before it.
@@ -189,6 +191,76 @@ pub struct Verify {
     pub job: Option<String>,
     /// Name of a check.
     pub check: Option<String>,
+}
+
+/// Change of the nodes of the cluster, one after the other.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Nodes {
+    /// Nodes to change; all nodes if omitted.
+    pub select: Option<NodeSelector>,
+    /// Groups that are changed before the other nodes, one group after the other. Nodes of a group
+    /// are changed one at a time.
+    pub first: Option<Vec<NodeSelector>>,
+    /// Nodes at a time, after those of `first`: a number or a percentage; 1 if omitted.
+    pub parallel: Option<Value>,
+    /// CEL condition on `node`. A node for which it holds is changed already.
+    pub done: String,
+    /// Actions before the node is cordoned, in order.
+    pub before: Option<Vec<NodeAction>>,
+    /// Eviction of pods; without it, pods stay on the node.
+    pub drain: Option<Drain>,
+    /// File of the Job that changes the node and runs on it.
+    pub job: Option<String>,
+    /// Actions after the node is uncordoned, in order.
+    pub after: Option<Vec<NodeAction>>,
+    /// Time limit for one node, including its Job; `2h` if omitted.
+    pub timeout: Option<Timeout>,
+}
+
+/// Labels that a node must have.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeSelector {
+    /// The labels with their values.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Action on a node: either `taint` or `check`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeAction {
+    /// Taint that the node has until it is changed: `key=value:Effect` or `key:Effect`.
+    pub taint: Option<String>,
+    /// Name of a check that must hold. Its expressions can use `node`.
+    pub check: Option<String>,
+    /// Time limit of the check.
+    pub timeout: Option<Timeout>,
+    /// Whether a failed check is only reported.
+    pub optional: Option<bool>,
+}
+
+/// Eviction of the pods of a node. Pods of a DaemonSet and static pods stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Drain {
+    /// Pods with an `emptyDir` volume, whose data is lost; `refuse` if omitted.
+    pub empty_dir: Option<Loss>,
+    /// Pods without a controller, which nothing creates again; `refuse` if omitted.
+    pub unmanaged: Option<Loss>,
+    /// Time limit of the eviction; that of the node if omitted.
+    pub timeout: Option<Timeout>,
+}
+
+/// What happens to a pod whose eviction loses something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Nothing is changed while there is such a pod.
+    #[default]
+    Refuse,
+    /// The pod is evicted.
+    Delete,
 }
 
 selecting! {

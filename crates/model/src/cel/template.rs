@@ -57,6 +57,12 @@ impl Template {
         parts.any(|part| matches!(part, Part::Expression(_)))
     }
 
+    /// Returns whether an expression of the template uses a variable.
+    pub fn uses(&self, name: &str) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| matches!(part, Part::Expression(one) if one.uses(name)))
+    }
+
     /// Renders the message for an object. An expression without a value becomes `(unknown)`.
     pub fn render(&self, subject: &Subject) -> String {
         let mut message = String::new();

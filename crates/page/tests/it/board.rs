@@ -42,6 +42,7 @@ fn desired(name: &ReleaseName) -> Desired {
         findings: Vec::new(),
         terms: Terms::default(),
         sequence: Sequence::default(),
+        node_jobs: std::collections::BTreeMap::new(),
     }
 }
 

@@ -214,6 +214,7 @@ fn sort_key(
         Op::Create { .. }
         | Op::Copy { .. }
         | Op::Migrate { .. }
+        | Op::UpgradeNode { .. }
         | Op::Set { .. }
         | Op::Close { .. } => 3,
         Op::Apply { .. } => 4,

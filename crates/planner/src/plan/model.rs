@@ -360,6 +360,8 @@ pub enum EdgeReason {
     Rewritten,
     /// A check of the bundle must pass first.
     Check,
+    /// Another node is changed first.
+    Node,
 }
 
 /// Precondition of a step, checked when it runs.

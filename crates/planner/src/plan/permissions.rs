@@ -108,6 +108,7 @@ impl Permissions {
             Op::Delete(_) => &["delete"],
             Op::Copy { from, to } => return self.add_all(of_a_copy(ctx, from, to)),
             Op::Migrate { crd, .. } => return self.add_all(of_a_migration(ctx, crd)),
+            Op::UpgradeNode { job, .. } => return self.add_all(of_a_node(job.as_ref())),
             // The permissions to close a gate are collected separately.
             Op::Close { .. } | Op::Wait => return,
         };
@@ -226,6 +227,31 @@ fn of_a_migration(ctx: &Ctx<'_>, crd: &ObjectId) -> Vec<Permission> {
             .unwrap_or_else(|| GroupKind::new(group, plural));
         permissions.extend(["get", "list", "patch"].map(|verb| right(verb, &kind, plural, None)));
     }
+    permissions
+}
+
+/// Returns the permissions to change nodes.
+fn of_a_node(job: Option<&ObjectId>) -> Vec<Permission> {
+    let right = |verb, kind: &str, group: &str, resource: &str, subresource| Permission {
+        verb,
+        kind: GroupKind::new(group, kind),
+        resource: resource.to_owned(),
+        subresource,
+        namespace: None,
+    };
+    let mut permissions = vec![
+        right("get", "Node", "", "nodes", None),
+        right("patch", "Node", "", "nodes", None),
+        right("list", "Pod", "", "pods", None),
+        right("create", "Pod", "", "pods", Some("eviction")),
+    ];
+    let job = job.and_then(|job| job.namespace.clone());
+    permissions.extend(job.iter().flat_map(|namespace| {
+        ["get", "create", "delete"].map(|verb| Permission {
+            namespace: Some(namespace.clone()),
+            ..right(verb, "Job", "batch", "jobs", None)
+        })
+    }));
     permissions
 }
 

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use super::draft::Ctx;
 use super::model::{Op, Plan};
+use super::nodes;
 use super::permissions::Permissions;
-use crate::observe::{Contents, Grants, Observed, WorkloadContext};
+use crate::observe::{Contents, Grants, Observed, ObservedNodes, WorkloadContext};
 use pleach_config::dependencies::Hindrance;
 use pleach_formats::check::CheckOutcome;
 
@@ -34,6 +35,8 @@ pub enum Topic {
     Dependencies,
     /// Nodes and disruption budgets.
     WorkloadContext,
+    /// Nodes that a stage changes.
+    Nodes,
     /// Permissions of pleach.
     Permissions,
 }
@@ -53,6 +56,8 @@ pub enum Question {
     Dependency(usize),
     /// Nodes and disruption budgets around the workloads.
     WorkloadContext,
+    /// Nodes that a stage changes, by the name of the stage.
+    Nodes(String),
     /// Permissions that pleach lacks.
     Permissions(Box<Permissions>),
 }
@@ -72,6 +77,8 @@ pub enum Answer {
     Dependency(usize, Option<Hindrance>),
     /// Answer to [`Question::WorkloadContext`].
     WorkloadContext(WorkloadContext),
+    /// Answer to [`Question::Nodes`].
+    Nodes(String, ObservedNodes),
     /// Answer to [`Question::Permissions`].
     Permissions(Grants),
 }
@@ -85,6 +92,7 @@ impl Question {
             Self::Check(_) => Topic::Checks,
             Self::Dependency(_) => Topic::Dependencies,
             Self::WorkloadContext => Topic::WorkloadContext,
+            Self::Nodes(_) => Topic::Nodes,
             Self::Permissions(_) => Topic::Permissions,
         }
     }
@@ -102,6 +110,7 @@ impl Observed {
                 self.dependencies.insert(index, hindrance);
             }
             Answer::WorkloadContext(found) => self.workload_context = Some(found),
+            Answer::Nodes(stage, nodes) => drop(self.nodes.insert(stage, nodes)),
             Answer::Permissions(grants) => self.access = Some(grants),
         }
     }
@@ -114,6 +123,7 @@ impl Observed {
             Question::Check(name) => self.checked.contains_key(name),
             Question::Dependency(index) => self.dependencies.contains_key(index),
             Question::WorkloadContext => self.workload_context.is_some(),
+            Question::Nodes(stage) => self.nodes.contains_key(stage),
             Question::Permissions(_) => self.access.is_some(),
         }
     }
@@ -141,9 +151,13 @@ pub(super) fn before_removal(ctx: &Ctx<'_>) -> BTreeSet<Question> {
     open(ctx, questions.chain([Question::Dependents]))
 }
 
-/// Returns the open questions about a plan. The contents of namespaces come
-/// first, because they decide which other steps there are.
+/// Returns the open questions about a plan. Nodes and the contents of
+/// namespaces come first, because they decide which other steps there are.
 fn about(ctx: &Ctx<'_>, plan: &Plan) -> BTreeSet<Question> {
+    let nodes = open(ctx, nodes::questions(ctx, plan.direction));
+    if !nodes.is_empty() {
+        return nodes;
+    }
     if !plan.has_steps() {
         return BTreeSet::new();
     }
@@ -158,7 +172,7 @@ fn about(ctx: &Ctx<'_>, plan: &Plan) -> BTreeSet<Question> {
     }
     let (desired, record) = (ctx.desired, ctx.observed.installed.as_ref());
     let checks = desired.sequence.checks.iter();
-    let checks = checks.filter(|_| desired.needs_checks(record));
+    let checks = checks.filter(|check| desired.needs_checks(record) && !check.needs_node());
     let dependencies = 0..desired.terms.depends_on.len();
     let dependencies = dependencies.filter(|_| desired.needs_dependencies(record));
     let context = plan.writes_workloads().then_some(Question::WorkloadContext);

@@ -21,6 +21,7 @@ mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
+mod nodes;
 mod operators;
 mod overlays;
 mod ownership;

@@ -163,6 +163,19 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             };
             vec![objects, PlannedWrite::new([Verb::Patch], crd, false)]
         }
+        Op::UpgradeNode { job, .. } => {
+            let pods = ObjectId::new("", "Pod", None, "");
+            let evictions = PlannedWrite {
+                resource: "pods".to_owned(),
+                ..PlannedWrite::new([Verb::Create], &pods, true)
+            };
+            let jobs = job.iter().map(|job| {
+                let any = ObjectId::new("batch", "Job", job.namespace.as_deref(), "");
+                PlannedWrite::new([Verb::Create, Verb::Delete], &any, true)
+            });
+            let node = PlannedWrite::new([Verb::Patch], id, true);
+            [node, evictions].into_iter().chain(jobs).collect()
+        }
         // The writes of overlays come from `for_a_while`.
         Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait => Vec::new(),
     }

@@ -1,5 +1,7 @@
 //! Resolution of declared stages, and their positions.
 
+mod nodes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
@@ -46,6 +48,7 @@ impl<'a> Declared<'a> {
             check_steps(stage, findings);
             check_rollout(stage, findings);
             check_verify(source, stage, findings);
+            nodes::check(source, stage, findings);
             if findings.len() == before {
                 all.push(stage);
             }
@@ -330,14 +333,19 @@ fn check_verify(source: &Source, stage: &Located<Stage>, findings: &mut Vec<Find
             ),
         }
         let Some(job) = &verify.job else { continue };
-        let file = verified_file(source, job);
-        if !source.files.contains(&file) {
-            let known: Vec<&str> = source.files.iter().map(String::as_str).collect();
-            let message = format!("stage `{}`: there is no manifest {file}", stage.name);
-            let hint = did_you_mean(&file, &known)
-                .unwrap_or_else(|| "`job` is a path within the folder of the version".to_owned());
-            findings.push(stage.places.error("missing-file", message).hint(hint));
-        }
+        check_file(source, stage, job, findings);
+    }
+}
+
+/// Checks that the file of a Job is one of the manifests.
+fn check_file(source: &Source, stage: &Located<Stage>, job: &str, findings: &mut Vec<Finding>) {
+    let file = verified_file(source, job);
+    if !source.files.contains(&file) {
+        let known: Vec<&str> = source.files.iter().map(String::as_str).collect();
+        let message = format!("stage `{}`: there is no manifest {file}", stage.name);
+        let hint = did_you_mean(&file, &known)
+            .unwrap_or_else(|| "`job` is a path within the folder of the version".to_owned());
+        findings.push(stage.places.error("missing-file", message).hint(hint));
     }
 }
 
@@ -353,14 +361,16 @@ fn check_known(source: &Source, name: &str, places: &Places, findings: &mut Vec<
     }
 }
 
-/// Refuses a Job that verifies several stages.
+/// Refuses a Job that belongs to several stages.
 fn check_verified_once(stages: &[Located<Stage>], findings: &mut Vec<Finding>) {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for stage in stages {
         let jobs = stage.verify.iter().flatten();
-        for job in jobs.filter_map(|verify| verify.job.as_deref()) {
+        let jobs = jobs.filter_map(|verify| verify.job.as_deref());
+        let of_nodes = stage.nodes.as_ref().and_then(|nodes| nodes.job.as_deref());
+        for job in jobs.chain(of_nodes) {
             if let Some(other) = known.insert(job, &stage.name) {
-                let message = format!("{job} already verifies stage `{other}`");
+                let message = format!("{job} already belongs to stage `{other}`");
                 findings.push(stage.places.refuse(message, "give each stage its own Job"));
             }
         }
@@ -398,6 +408,7 @@ fn rule(source: &Source, stage: &Located<Stage>, name: StageName) -> StageRule {
         stage: name,
         select: selected(stage).collect(),
         applied_only: stage.ready == Some(StageReady::Applied),
+        nodes: nodes::rule(source, stage),
         rollout: stage.rollout.as_ref().map(|rollout| RolloutRule {
             first: rollout.first.as_ref().and_then(count),
             then: rollout.then.as_ref().and_then(count),

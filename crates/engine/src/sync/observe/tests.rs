@@ -51,6 +51,7 @@ pub(in crate::sync) fn emptied() -> Desired {
         findings: Vec::new(),
         terms: Terms::default(),
         sequence: Sequence::default(),
+        node_jobs: std::collections::BTreeMap::new(),
     }
 }
 

@@ -51,11 +51,11 @@ impl Operator<'_> {
             Err(failure) if self.has_failed(&step.object).await => {
                 self.outcome(step, Outcome::Failed).await?;
                 let then = "the next apply runs it again";
-                Err(self.with_log(step, failure, then).await)
+                Err(self.with_log(&step.object, failure, then).await)
             }
             Err(failure) => {
                 let then = "the next apply waits for the same Job";
-                Err(self.with_log(step, failure, then).await)
+                Err(self.with_log(&step.object, failure, then).await)
             }
         }
     }
@@ -82,8 +82,7 @@ impl Operator<'_> {
     }
 
     /// Adds the last log lines of the pod, and the next step, to the failure of a Job.
-    async fn with_log(&self, step: &Step, failure: Failure, then: &str) -> Failure {
-        let id = &step.object;
+    pub(super) async fn with_log(&self, id: &ObjectId, failure: Failure, then: &str) -> Failure {
         let log = match self.tail(id).await {
             Ok(Some((pod, text))) => format!("; the log of its pod {pod} ends with: {text}"),
             Ok(None) => "; none of its pods is left to read the log from".to_owned(),

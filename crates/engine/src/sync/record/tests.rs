@@ -101,6 +101,7 @@ fn desired() -> Desired {
         findings: Vec::new(),
         terms: Terms::default(),
         sequence: pleach_formats::sequence::Sequence::default(),
+        node_jobs: BTreeMap::new(),
     }
 }
 

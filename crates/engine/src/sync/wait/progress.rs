@@ -12,7 +12,7 @@ use crate::sync::{
 };
 
 /// Reporter of a wait: sends every change of its state, and reminders in between.
-pub(super) struct Progress<'a> {
+pub(in crate::sync) struct Progress<'a> {
     events: &'a Events,
     step: &'a Step,
     started: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    pub(super) fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
+    pub(in crate::sync) fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
         Self {
             events: waiter.events,
             step,
@@ -48,7 +48,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Reports the state of the object.
-    pub(super) fn report(&mut self, message: String) {
+    pub(in crate::sync) fn report(&mut self, message: String) {
         self.report_with_detail(&message.clone(), message);
     }
 
@@ -76,7 +76,7 @@ impl<'a> Progress<'a> {
 
     /// Builds the failure of a wait at its deadline. `stuck` is the reason of a pod that cannot
     /// start.
-    pub(super) fn timed_out(&self, stuck: Option<&'static str>) -> Failure {
+    pub(in crate::sync) fn timed_out(&self, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
         let last = if self.last.is_empty() {
             "the server reported no state"

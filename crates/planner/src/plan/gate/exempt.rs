@@ -147,6 +147,7 @@ fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s 
         | Op::Lift
         | Op::Restart { .. }
         | Op::Replace { .. }
+        | Op::UpgradeNode { .. }
         | Op::Copy { .. } => {}
     }
     let kind = step.object.group_kind();

@@ -57,6 +57,8 @@ pub struct Desired {
     pub terms: Terms,
     /// Stages, checks and overlays that the bundle declares.
     pub sequence: Sequence,
+    /// Jobs that run on nodes, by file. They are no members of the release.
+    pub node_jobs: BTreeMap<String, Manifest>,
 }
 
 /// Values of annotation `pleach.dev/desired`, by object.
@@ -272,6 +274,7 @@ impl Desired {
         self.digests = self
             .manifests
             .iter()
+            .chain(self.node_jobs.values())
             .map(|manifest| {
                 let id = manifest.id();
                 let digest = if unkeyed.contains(id) {

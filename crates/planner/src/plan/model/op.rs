@@ -90,6 +90,14 @@ pub enum Op {
         /// Version to store.
         to: String,
     },
+    /// Changes a node: actions, cordon, drain, Job, uncordon. Only what is not
+    /// done yet.
+    UpgradeNode {
+        /// Digest of what is done with each node.
+        content: Digest,
+        /// Job in git that runs on the node, under a name of its own.
+        job: Option<ObjectId>,
+    },
     /// No operation; the step completes when its condition is met.
     Wait,
 }
@@ -134,6 +142,9 @@ impl Op {
             Self::Migrate { crd, from, to } => {
                 serde_json::json!(["migrate", crd.to_string(), from, to])
             }
+            Self::UpgradeNode { content, .. } => {
+                serde_json::json!(["upgrade", content.to_string()])
+            }
             Self::Wait => serde_json::json!(["wait"]),
         }
     }
@@ -157,6 +168,7 @@ impl Op {
             Self::Delete(_) => "delete",
             Self::Copy { .. } => "copy",
             Self::Migrate { .. } => "migrate",
+            Self::UpgradeNode { .. } => "upgrade",
             Self::Wait => "wait",
         }
     }

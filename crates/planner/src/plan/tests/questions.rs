@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 
 use super::scene::Scene;
-use crate::observe::{Contents, Grants, WorkloadContext};
+use crate::observe::{Contents, Grants, ObservedNodes, WorkloadContext};
 use crate::plan::{Answer, Consented, Planning, Question, Removal, Topic, plan, remove};
 use pleach_formats::check::CheckOutcome;
 
-const ALL: [Topic; 6] = [
+const ALL: [Topic; 7] = [
     Topic::Uninstall,
     Topic::Contents,
     Topic::Checks,
     Topic::Dependencies,
     Topic::WorkloadContext,
+    Topic::Nodes,
     Topic::Permissions,
 ];
 
@@ -27,6 +28,9 @@ fn answer(question: Question) -> Answer {
         Question::Check(name) => Answer::Check(name, unknown()),
         Question::Dependency(index) => Answer::Dependency(index, None),
         Question::WorkloadContext => Answer::WorkloadContext(WorkloadContext::default()),
+        Question::Nodes(stage) => {
+            Answer::Nodes(stage, ObservedNodes::Unknown("no cluster".to_owned()))
+        }
         Question::Permissions(_) => Answer::Permissions(Grants::default()),
     }
 }

@@ -111,6 +111,7 @@ impl Scene {
                 findings: Vec::new(),
                 terms: Terms::default(),
                 sequence: pleach_formats::sequence::Sequence::default(),
+                node_jobs: BTreeMap::new(),
             },
             observed: Observed::of(
                 ClusterId("cluster".to_owned()),

@@ -140,6 +140,7 @@ impl Scene {
             select: Vec::new(),
             applied_only: false,
             rollout: None,
+            nodes: None,
             verify: Vec::new(),
             checks: Vec::new(),
             scale: scale

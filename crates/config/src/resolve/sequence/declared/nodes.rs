@@ -1,0 +1,119 @@
+//! Resolution of a change of nodes.
+
+use jiff::SignedDuration;
+
+use super::{check_file, check_known, count, verified_file};
+use crate::bundle::Source;
+use pleach_formats::{
+    file::{Drain, NodeAction as DeclaredAction, Nodes, Stage},
+    nodes::{DrainRule, NodeAction, NodesRule, Taint},
+    sequence::Count,
+};
+use pleach_model::cel::Expression;
+use pleach_model::finding::Finding;
+use pleach_model::object::Located;
+
+/// Time limit for one node without a declared one.
+const TIMEOUT: SignedDuration = SignedDuration::from_hours(2);
+
+/// Names that `done` can use.
+const NAMES: &[&str] = &["node"];
+
+/// Checks the fields of a change of nodes.
+pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<Finding>) {
+    let Some(nodes) = &stage.nodes else { return };
+    let places = &stage.places;
+    let named = |message: String| format!("stage `{}`: {message}", stage.name);
+    if let Some(parallel) = &nodes.parallel
+        && count(parallel).is_none()
+    {
+        let message = "`nodes.parallel` must be a number of at least 1, or a percentage";
+        findings.push(places.refuse(named(message.to_owned()), "for instance `1` or `10%`"));
+    }
+    if let Err(error) = Expression::compile(&nodes.done, NAMES) {
+        let hint = "for instance `node.status.nodeInfo.kubeletVersion == 'v1.36.3'`";
+        findings.push(places.refuse(named(format!("`nodes.done`: {error}")), hint));
+    }
+    for (field, actions) in [("before", &nodes.before), ("after", &nodes.after)] {
+        for action in actions.iter().flatten() {
+            match (&action.taint, &action.check) {
+                (Some(_), None) if field == "after" => {
+                    let message = "`nodes.after` has a taint, but all taints end before";
+                    findings.push(places.refuse(named(message.to_owned()), "move it to `before`"));
+                }
+                (Some(taint), None) => {
+                    if let Err(error) = taint.parse::<Taint>() {
+                        findings.push(places.invalid(named(error)));
+                    }
+                    if action.timeout.is_some() || action.optional.is_some() {
+                        let message = "`timeout` and `optional` belong to a check";
+                        findings.push(places.invalid(named(message.to_owned())));
+                    }
+                }
+                (None, Some(check)) => check_known(source, check, places, findings),
+                _ => {
+                    let message = format!("each item of `nodes.{field}` needs `taint` or `check`");
+                    findings.push(places.invalid(named(message)));
+                }
+            }
+        }
+    }
+    if let Some(job) = &nodes.job {
+        check_file(source, stage, job, findings);
+    }
+}
+
+/// Returns the rule of a stage. `None` without one, and for one with errors.
+pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule> {
+    let Nodes {
+        select,
+        first,
+        parallel,
+        done,
+        before,
+        drain,
+        job,
+        after,
+        timeout,
+    } = stage.nodes.as_ref()?;
+    let select = select.as_ref().map(|select| select.labels.clone());
+    let first = first.iter().flatten();
+    let limit = |timeout: &Option<pleach_formats::file::Timeout>| timeout.map(|timeout| timeout.0);
+    Some(NodesRule {
+        select: select.unwrap_or_default(),
+        first: first.map(|group| group.labels.clone()).collect(),
+        parallel: parallel.as_ref().map_or(Some(Count::Pods(1)), count)?,
+        done: Expression::compile(done, NAMES).ok()?,
+        before: actions(before.as_deref().unwrap_or_default()),
+        drain: drain.as_ref().map(|drain| {
+            let Drain {
+                empty_dir,
+                unmanaged,
+                timeout,
+            } = drain;
+            DrainRule {
+                empty_dir: empty_dir.unwrap_or_default(),
+                unmanaged: unmanaged.unwrap_or_default(),
+                timeout: limit(timeout),
+            }
+        }),
+        job: job.as_deref().map(|job| verified_file(source, job)),
+        after: actions(after.as_deref().unwrap_or_default()),
+        timeout: limit(timeout).unwrap_or(TIMEOUT),
+    })
+}
+
+fn actions(declared: &[DeclaredAction]) -> Vec<NodeAction> {
+    let action = |declared: &DeclaredAction| {
+        let taint = declared.taint.as_deref().map(str::parse);
+        match (taint, &declared.check) {
+            (Some(taint), _) => taint.ok().map(NodeAction::Taint),
+            (None, check) => Some(NodeAction::Check {
+                name: check.clone()?,
+                timeout: declared.timeout.map(|timeout| timeout.0),
+                optional: declared.optional.unwrap_or_default(),
+            }),
+        }
+    };
+    declared.iter().filter_map(action).collect()
+}

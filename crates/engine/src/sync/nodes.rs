@@ -1,0 +1,68 @@
+//! Nodes that a stage changes, with the pods and budgets that their drain meets.
+
+use std::collections::BTreeSet;
+
+use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule};
+use pleach_planner::observe::ObservedNodes;
+use serde_json::Value;
+
+use super::answers::Source;
+use pleach_cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
+
+impl Source<'_> {
+    /// Reads the nodes of a stage, and what their drain meets.
+    pub(crate) async fn nodes(&self, stage: &str) -> ObservedNodes {
+        let mut stages = self.desired.sequence.stages.iter();
+        let stage = stages.find(|rule| rule.stage.as_str() == stage);
+        let Some(rule) = stage.and_then(|stage| stage.nodes.as_ref()) else {
+            return ObservedNodes::Unknown("the bundle does not have the stage".to_owned());
+        };
+        let nodes = match nodes(self.cluster, rule).await {
+            Ok(nodes) => nodes,
+            Err(why) => return ObservedNodes::Unknown(why),
+        };
+        let open = nodes.iter().filter(|node| !node.done);
+        let open: BTreeSet<&str> = open.map(|node| node.name.as_str()).collect();
+        let (pods, budgets) = if rule.drain.is_some() && !open.is_empty() {
+            match obstacles(self.cluster, &open).await {
+                Ok(found) => found,
+                Err(error) => return ObservedNodes::Unknown(super::op::failure(&error).message),
+            }
+        } else {
+            (Vec::new(), Vec::new())
+        };
+        ObservedNodes::Read {
+            nodes,
+            pods,
+            budgets,
+        }
+    }
+}
+
+async fn nodes(cluster: &Cluster, rule: &NodesRule) -> Result<Vec<NodeState>, String> {
+    let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+    let everything = Selector::default();
+    let read = |node: Value| rule.state_of(&node);
+    let nodes = cluster.pick(&path, &everything, Depth::Full, read).await;
+    let nodes = nodes.map_err(|error| super::op::failure(&error).message)?;
+    let nodes: Result<Vec<NodeState>, _> = nodes.into_iter().collect();
+    nodes.map_err(|error| format!("`done` cannot be evaluated: {error}"))
+}
+
+async fn obstacles(
+    cluster: &Cluster,
+    nodes: &BTreeSet<&str>,
+) -> Result<(Vec<NodePod>, Vec<Budget>), ClusterError> {
+    let path = ResourcePath::namespaced("v1", "Pod", "pods");
+    let everything = Selector::default();
+    let on_nodes = |pod: Value| NodePod::of(&pod).filter(|pod| nodes.contains(pod.node.as_str()));
+    let mut pods = cluster
+        .pick(&path, &everything, Depth::Full, on_nodes)
+        .await?;
+    pods.sort_by(|a, b| a.id.cmp(&b.id));
+    let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
+    let read = |budget: Value| Budget::of(&budget);
+    let mut budgets = cluster.pick(&path, &everything, Depth::Full, read).await?;
+    budgets.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok((pods, budgets))
+}

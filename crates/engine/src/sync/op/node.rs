@@ -1,0 +1,348 @@
+//! Change of a node: actions, cordon, drain, Job, uncordon.
+//!
+//! What was done is read from the node and its mark, so that a run continues the work of a killed
+//! one. Before the Job may have begun, a failed run undoes cordon and taints. Afterwards they stay,
+//! because a half-changed node must not get pods.
+
+mod drain;
+mod job;
+
+use std::time::Duration;
+
+use pleach_formats::nodes::{Mark, NodeAction, NodesRule, is_cordoned, ready_since};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::managers;
+use pleach_planner::plan::Step;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Operator, failure, required_uid};
+use crate::sync::{
+    events::EventKind,
+    report::{Failure, FailureKind},
+    wait::Progress,
+};
+use pleach_cluster::{Class, Patch, PatchOptions, ResourcePath};
+
+/// Interval between reads of a node in work.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Time for which a node must be ready again, if it was not ready meanwhile.
+const STABLE: Duration = Duration::from_secs(30);
+
+/// Reason why the change of a node ends early.
+enum End {
+    /// The node does not exist any more.
+    Gone,
+    /// The change failed.
+    Failed(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// The change of one node.
+struct NodeUpgrade<'a> {
+    operator: &'a Operator<'a>,
+    step: &'a Step,
+    rule: &'a NodesRule,
+    started: Instant,
+    deadline: Instant,
+    progress: Progress<'a>,
+    /// Time since which the node was ready when its change began, as its condition has it.
+    ready_at_start: Option<String>,
+    /// Time at which the node was seen ready again.
+    ready_again: Option<Instant>,
+    /// Whether somebody uncordoned the node once.
+    uncordoned: bool,
+}
+
+impl Operator<'_> {
+    /// Changes a node, as far as it is not done.
+    pub(super) async fn upgrade_node(&self, step: &Step, started: Instant) -> Result<(), Failure> {
+        let mut stages = self.desired.sequence.stages.iter();
+        let stage = stages.find(|rule| rule.stage == step.stage);
+        let Some(rule) = stage.and_then(|stage| stage.nodes.as_ref()) else {
+            let message = format!("stage {} changes no nodes", step.stage);
+            return Err(Failure::new(FailureKind::Other, message));
+        };
+        let waiter = self.waiter();
+        let mut upgrade = NodeUpgrade {
+            operator: self,
+            step,
+            rule,
+            started,
+            deadline: started + Duration::try_from(step.deadline).unwrap_or_default(),
+            progress: Progress::new(&waiter, step, started),
+            ready_at_start: None,
+            ready_again: None,
+            uncordoned: false,
+        };
+        let failed = match upgrade.run().await {
+            Ok(()) => return Ok(()),
+            Err(End::Gone) => {
+                upgrade.note("node-gone", "it was removed from the cluster meanwhile");
+                return Ok(());
+            }
+            Err(End::Failed(failure)) => failure,
+        };
+        match upgrade.undo().await {
+            Ok(true) => Err(failed),
+            Ok(false) => {
+                let stays = "it stays cordoned; the next apply goes on with it";
+                let hint = match &failed.hint {
+                    Some(hint) => format!("{hint}; {stays}"),
+                    None => stays.to_owned(),
+                };
+                Err(failed.hint(hint))
+            }
+            Err(End::Gone) => Err(failed),
+            Err(End::Failed(undoing)) => {
+                let message = format!("its cordon and taints stay: {}", undoing.message);
+                upgrade.note("node-not-undone", &message);
+                Err(failed)
+            }
+        }
+    }
+}
+
+impl NodeUpgrade<'_> {
+    async fn run(&mut self) -> Result<(), End> {
+        let node = self.node().await?;
+        self.ready_at_start = ready_since(&node).map(str::to_owned);
+        let rule = self.rule;
+        if !self.mark(&node)?.begun && !self.is_done(&node)? {
+            for action in &rule.before {
+                self.act(action).await?;
+            }
+            let node = self.node().await?;
+            if is_cordoned(&node) && !self.mark(&node)?.cordoned {
+                self.note(
+                    "node-cordoned",
+                    "somebody else cordoned it; it stays cordoned",
+                );
+            }
+            self.change(|mark, node| mark.cordon(node)).await?;
+            if let Some(drain) = &rule.drain {
+                self.drain(drain).await?;
+            }
+        }
+        self.run_job().await?;
+        self.await_done().await?;
+        self.change(|mark, node| mark.release(node, rule)).await?;
+        for action in &rule.after {
+            self.act(action).await?;
+        }
+        self.change(|mark, node| Mark::of(node).map(|_| mark.end(node, rule)))
+            .await?;
+        Ok(())
+    }
+
+    /// Takes cordon, taints and mark off the node, unless its Job may have begun. Returns whether
+    /// nothing of them is left.
+    async fn undo(&mut self) -> Result<bool, End> {
+        let node = self.node().await?;
+        if Mark::of(&node).is_none() {
+            return Ok(true);
+        }
+        if self.mark(&node)?.begun {
+            return Ok(false);
+        }
+        let rule = self.rule;
+        self.change(|mark, node| Mark::of(node).map(|_| mark.end(node, rule)))
+            .await?;
+        Ok(true)
+    }
+
+    /// Reads the node.
+    async fn node(&self) -> Result<Value, End> {
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let read = cluster.get_id(&nodes(), &self.step.object).await;
+        let node = read.map_err(|error| failure(&error))?.ok_or(End::Gone)?;
+        if required_uid(self.step).is_some_and(|uid| node["metadata"]["uid"] != uid) {
+            return Err(End::Gone);
+        }
+        Ok(node)
+    }
+
+    /// Returns our mark of the node, or a new one.
+    fn mark(&self, node: &Value) -> Result<Mark, Failure> {
+        let new = Mark {
+            release: self.operator.desired.name.to_string(),
+            stage: self.step.stage.as_str().to_owned(),
+            ..Mark::default()
+        };
+        match Mark::of(node) {
+            None => Ok(new),
+            Some(mark) if mark.release == new.release && mark.stage == new.stage => Ok(mark),
+            Some(mark) => {
+                let message = format!(
+                    "it is being changed by stage {} of release {}",
+                    mark.stage, mark.release
+                );
+                Err(Failure::new(FailureKind::Conflict, message))
+            }
+        }
+    }
+
+    /// Patches the node. `patch` returns `None` if nothing is to be changed. It is called again if
+    /// another client wrote the node meanwhile.
+    async fn change(&self, patch: impl Fn(&Mark, &Value) -> Option<Value>) -> Result<(), End> {
+        loop {
+            let node = self.node().await?;
+            let Some(patch) = patch(&self.mark(&node)?, &node) else {
+                return Ok(());
+            };
+            let cluster = self.operator.cluster_for(self.step, self.started);
+            let options = PatchOptions::new(managers::OVERLAY);
+            let change = Patch::Merge(patch);
+            let path = nodes();
+            let patched = cluster.patch(&path, &self.step.object, &change, &options);
+            let Err(error) = patched.await else {
+                return Ok(());
+            };
+            let is_stale = matches!(
+                error.class(),
+                Some(Class::StaleResourceVersion | Class::PreconditionFailed(_) | Class::Conflict)
+            );
+            if !is_stale || Instant::now() >= self.deadline {
+                return Err(failure(&error).into());
+            }
+        }
+    }
+
+    /// Executes an action before or after the upgrade.
+    async fn act(&mut self, action: &NodeAction) -> Result<(), End> {
+        match action {
+            NodeAction::Taint(taint) => self.change(|mark, node| mark.taint(node, taint)).await,
+            NodeAction::Check {
+                name,
+                timeout,
+                optional,
+            } => {
+                let limit = timeout.map(|timeout| Duration::try_from(timeout).unwrap_or_default());
+                let limit = limit.map_or(self.deadline, |limit| Instant::now() + limit);
+                self.hold(name, limit.min(self.deadline), *optional).await
+            }
+        }
+    }
+
+    /// Waits until a check holds.
+    async fn hold(&mut self, name: &str, limit: Instant, optional: bool) -> Result<(), End> {
+        let mut checks = self.operator.desired.sequence.checks.iter();
+        let Some(check) = checks.find(|check| check.name == name) else {
+            let message = format!("there is no check `{name}`");
+            return Err(Failure::new(FailureKind::Other, message).into());
+        };
+        let waiter = self.operator.waiter();
+        loop {
+            let node = self.node().await?;
+            let objection = match waiter.objection(&check.for_node(&node)).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(objection)) => objection,
+                Err(error) if error.is_retryable() => error.to_string(),
+                Err(error) => return Err(failure(&error).into()),
+            };
+            if Instant::now() >= limit {
+                if optional {
+                    self.note("check-failed", &objection);
+                    return Ok(());
+                }
+                return Err(Failure::new(FailureKind::NotReady, objection).into());
+            }
+            self.progress.report(objection);
+            self.pause().await?;
+        }
+    }
+
+    /// Waits until the node is changed and ready.
+    async fn await_done(&mut self) -> Result<(), End> {
+        loop {
+            let node = self.cordoned_node().await?;
+            match self.lacks(&node)? {
+                None => return Ok(()),
+                Some(message) => self.progress.report(message),
+            }
+            self.pause().await?;
+        }
+    }
+
+    /// Returns what the node lacks to be changed and ready. A node that was not ready meanwhile
+    /// must be ready for a while.
+    fn lacks(&mut self, node: &Value) -> Result<Option<String>, Failure> {
+        let Some(since) = ready_since(node) else {
+            self.ready_again = None;
+            return Ok(Some("the node is not ready".to_owned()));
+        };
+        let seen = *self.ready_again.get_or_insert_with(Instant::now);
+        if !self.is_done(node)? {
+            let text = self.rule.done.text();
+            return Ok(Some(format!("`{text}` does not hold yet")));
+        }
+        let stayed_ready = self.ready_at_start.as_deref() == Some(since);
+        if stayed_ready || seen.elapsed() >= STABLE {
+            return Ok(None);
+        }
+        let message = format!("the node must be ready for {} s", STABLE.as_secs());
+        Ok(Some(message))
+    }
+
+    fn is_done(&self, node: &Value) -> Result<bool, Failure> {
+        self.rule.is_done(node).map_err(|error| {
+            let message = format!("`done` cannot be evaluated: {error}");
+            Failure::new(FailureKind::NotReady, message)
+        })
+    }
+
+    /// Reads the node. Cordons it again if somebody uncordoned it, but only once.
+    async fn cordoned_node(&mut self) -> Result<Value, End> {
+        let node = self.node().await?;
+        let mark = self.mark(&node)?;
+        if !mark.cordoned || is_cordoned(&node) {
+            return Ok(node);
+        }
+        if self.uncordoned {
+            let message = "somebody uncordoned it twice during its change";
+            let hint = "suspend the release before you schedule pods on the node";
+            return Err(Failure::new(FailureKind::Conflict, message)
+                .hint(hint)
+                .into());
+        }
+        self.uncordoned = true;
+        self.note(
+            "node-uncordoned",
+            "somebody uncordoned it; it is cordoned again",
+        );
+        self.change(|mark, node| mark.cordon(node)).await?;
+        self.node().await
+    }
+
+    /// Waits for a moment, without holding the permit of the step. Fails at the deadline and on a
+    /// stop request.
+    async fn pause(&self) -> Result<(), Failure> {
+        if Instant::now() >= self.deadline {
+            return Err(self.progress.timed_out(None));
+        }
+        tokio::select! {
+            biased;
+            _ = self.operator.stop.wait() => {
+                Err(Failure::new(FailureKind::NotReady, "the run was stopped"))
+            }
+            () = self.operator.pause(self.step, PAUSE) => Ok(()),
+        }
+    }
+
+    /// Reports something that stops nothing.
+    fn note(&self, code: &str, message: &str) {
+        let finding = Finding::warning(Kind::Cluster, code, message);
+        let finding = finding.on(self.step.object.clone());
+        self.operator.events.send(EventKind::Warning(finding));
+    }
+}
+
+fn nodes() -> ResourcePath {
+    ResourcePath::cluster_scoped("v1", "Node", "nodes")
+}

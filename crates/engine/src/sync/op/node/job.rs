@@ -1,0 +1,113 @@
+//! The Job of a node.
+
+use bytes::Bytes;
+use pleach_formats::nodes::{NODE_UPGRADE, job_of};
+use pleach_formats::readiness::{Readiness, assess};
+use pleach_model::object::{ObjectId, canonical_json};
+use serde_json::Value;
+
+use super::{End, NodeUpgrade};
+use crate::sync::{
+    op::failure,
+    report::{Failure, FailureKind},
+};
+use pleach_cluster::{ApplyOptions, Class, DeleteOptions, Propagation, ResourcePath};
+
+impl NodeUpgrade<'_> {
+    /// Runs the Job of the node and waits for its end. A Job of a previous run counts, unless it
+    /// failed: then it runs again.
+    pub(super) async fn run_job(&mut self) -> Result<(), End> {
+        let Some(manifest) = self.operator.desired.node_job(self.rule) else {
+            return Ok(());
+        };
+        let node = self.node().await?;
+        let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
+        let job = job_of(&manifest.value(), &self.step.object.name, uid);
+        let name = job["metadata"]["name"].as_str().unwrap_or_default();
+        let namespace = manifest.id().namespace.as_deref();
+        let id = ObjectId::new("batch", "Job", namespace, name);
+        let options = ApplyOptions {
+            secret: manifest.is_secret(),
+            ..ApplyOptions::new(&self.operator.manager)
+        };
+        let mut created = false;
+        loop {
+            let node = self.cordoned_node().await?;
+            let live = self.read(&id).await?;
+            let Some(live) = live else {
+                if self.is_done(&node)? {
+                    return Ok(());
+                }
+                if created {
+                    let message = format!("{id} was deleted before it ended");
+                    return Err(Failure::new(FailureKind::NotReady, message).into());
+                }
+                self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
+                    .await?;
+                self.create(&id, &job, &options).await?;
+                created = true;
+                continue;
+            };
+            if live["metadata"]["labels"][NODE_UPGRADE].is_null() {
+                let message = format!("{id} exists, and pleach did not create it");
+                return Err(Failure::new(FailureKind::Conflict, message).into());
+            }
+            let assessment = assess(&live);
+            match assessment.readiness {
+                Readiness::Current => return Ok(()),
+                // A reboot ends the pod of a Job that may have done its work.
+                Readiness::Failed if self.lacks(&node)?.is_none() => return Ok(()),
+                Readiness::Failed if created => {
+                    let message = format!("{id} failed: {}", assessment.message);
+                    let failed = Failure::new(FailureKind::NotReady, message);
+                    let then = "the next apply runs it again";
+                    return Err(self.operator.with_log(&id, failed, then).await.into());
+                }
+                Readiness::Failed => self.delete(&id, &live).await?,
+                _ => self
+                    .progress
+                    .report(format!("{id}: {}", assessment.message)),
+            }
+            self.pause().await?;
+        }
+    }
+
+    async fn read(&self, id: &ObjectId) -> Result<Option<Value>, Failure> {
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let read = cluster.get_id(&jobs(), id).await;
+        read.map_err(|error| failure(&error))
+    }
+
+    async fn create(
+        &self,
+        id: &ObjectId,
+        job: &Value,
+        options: &ApplyOptions<'_>,
+    ) -> Result<(), Failure> {
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let body = Bytes::from(canonical_json(job));
+        match cluster.create(&jobs(), id, body, options).await {
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => Ok(()),
+            created => created.map(drop).map_err(|error| failure(&error)),
+        }
+    }
+
+    /// Deletes the failed Job of a previous run.
+    async fn delete(&self, id: &ObjectId, live: &Value) -> Result<(), Failure> {
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let options = DeleteOptions {
+            uid: live["metadata"]["uid"].as_str(),
+            resource_version: None,
+            propagation: Propagation::Foreground,
+            dry_run: false,
+        };
+        match cluster.delete(&jobs(), id, &options).await {
+            Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => Ok(()),
+            deleted => deleted.map(drop).map_err(|error| failure(&error)),
+        }
+    }
+}
+
+fn jobs() -> ResourcePath {
+    ResourcePath::namespaced("batch/v1", "Job", "jobs")
+}

@@ -1,0 +1,249 @@
+//! The mark on a node that is being changed, and the patches of the node.
+//!
+//! The mark is an annotation. It is written with the same patch as the change that it remembers,
+//! so a node never has a cordon or taint of ours without a mark, and no mark without them. A patch
+//! contains the resourceVersion, because `spec.taints` is replaced as a whole.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{NodesRule, Taint, is_cordoned};
+
+/// Annotation of a node that is being changed.
+pub const MARK: &str = "pleach.dev/node-upgrade";
+
+/// Changes of a release on a node, which end with its upgrade.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mark {
+    /// Environment and release.
+    pub release: String,
+    /// The stage.
+    pub stage: String,
+    /// Whether the node was cordoned by us.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub cordoned: bool,
+    /// Taints that we set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Whether the Job may have begun. From then on, the node keeps its cordon and taints.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub begun: bool,
+}
+
+impl Mark {
+    /// Reads the mark of a node. An unreadable mark counts as none: then nothing is ours.
+    pub fn of(node: &Value) -> Option<Self> {
+        let text = node["metadata"]["annotations"][MARK].as_str()?;
+        serde_json::from_str(text).ok()
+    }
+
+    /// Returns the patch that sets a taint. `None` if the node has it.
+    pub fn taint(&self, node: &Value, taint: &Taint) -> Option<Value> {
+        let mut taints = taints_of(node);
+        if taints.iter().any(|item| taint.equals(item)) {
+            return None;
+        }
+        taints.retain(|item| !taint.is(item));
+        taints.push(taint.to_value());
+        let mut mark = self.clone();
+        if !mark.taints.contains(taint) {
+            mark.taints.push(taint.clone());
+        }
+        let mut patch = mark.patch(node);
+        patch["spec"]["taints"] = json!(taints);
+        Some(patch)
+    }
+
+    /// Returns the patch that cordons the node. `None` if it is cordoned.
+    pub fn cordon(&self, node: &Value) -> Option<Value> {
+        if is_cordoned(node) {
+            return None;
+        }
+        let mark = Self {
+            cordoned: true,
+            ..self.clone()
+        };
+        let mut patch = mark.patch(node);
+        patch["spec"]["unschedulable"] = json!(true);
+        Some(patch)
+    }
+
+    /// Returns the patch that remembers that the Job may have begun.
+    pub fn begin(&self, node: &Value) -> Value {
+        let mark = Self {
+            begun: true,
+            ..self.clone()
+        };
+        mark.patch(node)
+    }
+
+    /// Returns the patch that takes our cordon and taints off and keeps the mark, for the actions
+    /// after the upgrade. `None` if nothing of it is left on the node.
+    pub fn release(&self, node: &Value, rule: &NodesRule) -> Option<Value> {
+        if !self.cordoned && self.taints.is_empty() {
+            return None;
+        }
+        let mark = Self {
+            cordoned: false,
+            taints: Vec::new(),
+            ..self.clone()
+        };
+        Some(self.without_changes(node, rule, mark.patch(node)))
+    }
+
+    /// Returns the patch that takes cordon, taints and mark off the node.
+    pub fn end(&self, node: &Value, rule: &NodesRule) -> Value {
+        let version = &node["metadata"]["resourceVersion"];
+        let patch = json!({"metadata": {"resourceVersion": version, "annotations": {MARK: null}}});
+        self.without_changes(node, rule, patch)
+    }
+
+    fn without_changes(&self, node: &Value, rule: &NodesRule, mut patch: Value) -> Value {
+        if self.cordoned && is_cordoned(node) {
+            patch["spec"]["unschedulable"] = Value::Null;
+        }
+        // Everybody who can annotate a node can write the mark. Only taints that the bundle
+        // declares are removed.
+        let is_ours = |item: &Value| {
+            let mut declared = rule.taints();
+            declared.any(|taint| self.taints.contains(taint) && taint.equals(item))
+        };
+        let mut taints = taints_of(node);
+        let count = taints.len();
+        taints.retain(|item| !is_ours(item));
+        if taints.len() < count {
+            patch["spec"]["taints"] = json!(taints);
+        }
+        patch
+    }
+
+    fn patch(&self, node: &Value) -> Value {
+        let version = &node["metadata"]["resourceVersion"];
+        // A struct of texts and booleans always has a JSON form.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        json!({"metadata": {"resourceVersion": version, "annotations": {MARK: text}}})
+    }
+}
+
+impl NodesRule {
+    /// Returns the taints that the rule sets.
+    pub fn taints(&self) -> impl Iterator<Item = &Taint> {
+        let actions = self.before.iter().chain(&self.after);
+        actions.filter_map(|action| match action {
+            super::NodeAction::Taint(taint) => Some(taint),
+            super::NodeAction::Check { .. } => None,
+        })
+    }
+}
+
+fn taints_of(node: &Value) -> Vec<Value> {
+    node["spec"]["taints"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::SignedDuration;
+    use pleach_model::cel::Expression;
+
+    use super::super::NodeAction;
+    use super::*;
+    use crate::sequence::Count;
+
+    fn rule() -> NodesRule {
+        NodesRule {
+            select: BTreeMap::new(),
+            first: Vec::new(),
+            parallel: Count::Pods(1),
+            done: Expression::compile("true", &["node"]).unwrap(),
+            before: vec![NodeAction::Taint("drain=now:NoSchedule".parse().unwrap())],
+            drain: None,
+            job: None,
+            after: Vec::new(),
+            timeout: SignedDuration::from_secs(60),
+        }
+    }
+
+    fn mark() -> Mark {
+        Mark {
+            release: "prod.web".to_owned(),
+            stage: "nodes".to_owned(),
+            ..Mark::default()
+        }
+    }
+
+    fn patched(node: &Value, patch: &Value) -> Value {
+        let mut node = node.clone();
+        json_patch::merge(&mut node, patch);
+        node
+    }
+
+    fn node() -> Value {
+        json!({"metadata": {"name": "a", "resourceVersion": "7"},
+            "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}})
+    }
+
+    #[test]
+    fn a_node_is_as_before_at_the_end() {
+        let rule = rule();
+        let taint = rule.taints().next().unwrap();
+        let tainted = patched(&node(), &mark().taint(&node(), taint).unwrap());
+        assert_eq!(tainted["spec"]["taints"].as_array().unwrap().len(), 2);
+        let mark = Mark::of(&tainted).unwrap();
+        assert_eq!(mark.taint(&tainted, taint), None);
+        let cordoned = patched(&tainted, &mark.cordon(&tainted).unwrap());
+        let mark = Mark::of(&cordoned).unwrap();
+        assert!(mark.cordoned && is_cordoned(&cordoned));
+        assert_eq!(mark.cordon(&cordoned), None);
+        let begun = patched(&cordoned, &mark.begin(&cordoned));
+        let mark = Mark::of(&begun).unwrap();
+        assert!(mark.begun);
+        let released = patched(&begun, &mark.release(&begun, &rule).unwrap());
+        assert!(!is_cordoned(&released));
+        assert_eq!(released["spec"]["taints"], node()["spec"]["taints"]);
+        let mark = Mark::of(&released).unwrap();
+        assert_eq!(mark.release(&released, &rule), None);
+        let mut ended = patched(&released, &mark.end(&released, &rule));
+        ended["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations");
+        assert_eq!(ended, node());
+    }
+
+    #[test]
+    fn what_others_did_stays() {
+        let rule = rule();
+        let mut foreign = node();
+        foreign["spec"]["unschedulable"] = json!(true);
+        foreign["spec"]["taints"] =
+            json!([{"key": "drain", "value": "now", "effect": "NoSchedule"}]);
+        let taint = rule.taints().next().unwrap();
+        assert_eq!(mark().taint(&foreign, taint), None);
+        assert_eq!(mark().cordon(&foreign), None);
+        let ended = patched(&foreign, &mark().end(&foreign, &rule));
+        assert_eq!(ended["spec"], foreign["spec"]);
+    }
+
+    #[test]
+    fn a_forged_mark_removes_no_other_taint() {
+        let forged = Mark {
+            taints: vec!["other:NoSchedule".parse().unwrap()],
+            ..mark()
+        };
+        let ended = patched(&node(), &forged.end(&node(), &rule()));
+        assert_eq!(ended["spec"], node()["spec"]);
+    }
+
+    #[test]
+    fn an_unreadable_mark_is_none() {
+        let mut node = node();
+        node["metadata"]["annotations"] = json!({MARK: "{"});
+        assert_eq!(Mark::of(&node), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! Change of nodes that a stage declares: one step per node.
+//!
+//! The nodes of `first` are changed one at a time, the others in batches. Each batch waits for the
+//! one before, so that no further node begins after a failure.
+
+use serde_json::json;
+
+use super::draft::Ctx;
+use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
+use super::overlays::Progress;
+use super::phases::Ordered;
+use super::questions::Question;
+use crate::observe::ObservedNodes;
+use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule, Pods, overlapping};
+use pleach_formats::sequence::StageRule;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Digest, Manifest, ObjectId, canonical_json};
+use pleach_model::order::{Direction, StageName};
+use pleach_state::inventory::Installed;
+
+/// Number of names in a message.
+const NAMED: usize = 5;
+
+impl Desired {
+    /// Returns whether nodes are changed, if there are any to change: while the state in git is
+    /// not yet installed and verified.
+    fn changes_nodes(&self, record: Option<&Installed>) -> bool {
+        self.sequence.stages.iter().any(|rule| rule.nodes.is_some())
+            && Progress::of(self, record).unfinished
+    }
+
+    /// Returns the Job of a change of nodes.
+    pub fn node_job(&self, rule: &NodesRule) -> Option<&Manifest> {
+        self.node_jobs.get(rule.job.as_ref()?)
+    }
+}
+
+/// Returns the questions about nodes.
+pub(super) fn questions(ctx: &Ctx<'_>, direction: Direction) -> impl Iterator<Item = Question> {
+    let needed = direction == Direction::Forward
+        && ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
+    let stages = ctx.sequence.stages.iter();
+    let stages = stages.filter(move |rule| needed && rule.nodes.is_some());
+    stages.map(|rule| Question::Nodes(rule.stage.as_str().to_owned()))
+}
+
+/// Adds the steps of all stages with nodes.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
+    if !ctx.desired.changes_nodes(ctx.observed.installed.as_ref()) {
+        return;
+    }
+    for stage in &ctx.sequence.stages {
+        let Some(rule) = &stage.nodes else { continue };
+        if direction == Direction::Reverse {
+            let message = format!("stage {}: nodes are not changed back", stage.stage);
+            let finding = Finding::note(Kind::Policy, "nodes-skipped", message);
+            draft.findings.push(finding.at(stage.origin.clone()));
+            continue;
+        }
+        match ctx.observed.nodes.get(stage.stage.as_str()) {
+            None => {}
+            Some(ObservedNodes::Unknown(why)) => {
+                let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
+                draft
+                    .findings
+                    .push(Finding::error(Kind::Cluster, "nodes-unknown", message));
+            }
+            Some(ObservedNodes::Read {
+                nodes,
+                pods,
+                budgets,
+            }) => add(ctx, draft, (stage, rule), nodes, (pods, budgets)),
+        }
+    }
+}
+
+fn add(
+    ctx: &Ctx<'_>,
+    draft: &mut Ordered,
+    (stage, rule): (&StageRule, &NodesRule),
+    nodes: &[NodeState],
+    (pods, budgets): (&[NodePod], &[Budget]),
+) {
+    let mark = (
+        ctx.desired.name.to_string(),
+        stage.stage.as_str().to_owned(),
+    );
+    let is_ours = |node: &NodeState| node.in_work.as_ref() == Some(&mark);
+    let mut open: Vec<&NodeState> = nodes
+        .iter()
+        .filter(|node| !node.done || is_ours(node))
+        .collect();
+    rule.sort(&mut open);
+    if open.is_empty() {
+        return;
+    }
+    let mut refuse = |code: &str, message: String| {
+        let message = format!("stage {}: {message}", stage.stage);
+        let finding = Finding::error(Kind::Policy, code, message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    };
+    let lost = open
+        .iter()
+        .copied()
+        .filter(|node| !node.ready && !is_ours(node));
+    let lost: Vec<&str> = lost.map(|node| node.name.as_str()).collect();
+    if !lost.is_empty() {
+        refuse("nodes-not-ready", format!("{} not ready", named(&lost)));
+    }
+    let taken = open
+        .iter()
+        .filter(|node| node.in_work.is_some() && !is_ours(node));
+    let taken: Vec<&str> = taken.map(|node| node.name.as_str()).collect();
+    if !taken.is_empty() {
+        let message = format!(
+            "{} being changed by another release or stage",
+            named(&taken)
+        );
+        refuse("nodes-in-work", message);
+    }
+    for (code, message) in obstacles(rule, pods, budgets) {
+        refuse(code, message);
+    }
+    let ready = nodes
+        .iter()
+        .filter(|node| node.ready && !node.cordoned)
+        .count();
+    let at_once = rule.parallel.of(nodes.len());
+    if rule.drain.is_some() && ready <= at_once {
+        let message = format!(
+            "stage {}: {at_once} nodes are drained at a time, and {ready} can take their pods",
+            stage.stage
+        );
+        let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
+    let job = ctx.desired.node_job(rule);
+    let op = Op::UpgradeNode {
+        content: content(rule, job),
+        job: job.map(|job| job.id().clone()),
+    };
+    let reason = rule.summary();
+    let mut steps: Vec<(bool, StepId)> = Vec::new();
+    for node in open {
+        let id = ObjectId::new("", "Node", None, &node.name);
+        let step = draft.step(ctx, stage.stage.clone(), id, op.clone(), &reason);
+        draft.at(step).deadline = rule.timeout;
+        draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
+        steps.push((rule.group(node).is_some(), step));
+    }
+    in_batches(ctx, draft, &stage.stage, &steps, at_once);
+}
+
+/// Orders the nodes: each batch waits for the one before. A node of `first` is a batch of its own.
+fn in_batches(
+    ctx: &Ctx<'_>,
+    draft: &mut Ordered,
+    stage: &StageName,
+    steps: &[(bool, StepId)],
+    at_once: usize,
+) {
+    let first = steps.iter().take_while(|(is_first, _)| *is_first).count();
+    let (first, others) = steps.split_at(first);
+    let ids = |steps: &[(bool, StepId)]| steps.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+    let batches: Vec<Vec<StepId>> = first
+        .chunks(1)
+        .chain(others.chunks(at_once))
+        .map(ids)
+        .collect();
+    for pair in batches.windows(2) {
+        let earlier: Vec<(StepId, Need)> = pair[0].iter().map(|&id| (id, Need::Applied)).collect();
+        let why = EdgeReason::Node;
+        let reason = "the nodes before are changed";
+        draft.all_before(ctx, stage.clone(), &earlier, &pair[1], &why, reason);
+    }
+}
+
+/// Returns what stops the evictions: code and message of each finding.
+fn obstacles(
+    rule: &NodesRule,
+    pods: &[NodePod],
+    budgets: &[Budget],
+) -> Vec<(&'static str, String)> {
+    let Some(drain) = &rule.drain else {
+        return Vec::new();
+    };
+    let mut found = Pods(pods.to_vec()).refused(drain);
+    let closed = budgets
+        .iter()
+        .filter(|budget| budget.is_closed && pods.iter().any(|pod| budget.covers(pod)));
+    let closed: Vec<String> = closed.map(|budget| budget.id.to_string()).collect();
+    if !closed.is_empty() {
+        let message = format!("{} never allow an eviction", named(&closed));
+        found.push(("budget-allows-nothing", message));
+    }
+    let overlaps: Vec<String> = overlapping(pods, budgets)
+        .into_iter()
+        .map(|(pod, budgets)| {
+            let names: Vec<&str> = budgets
+                .iter()
+                .map(|budget| budget.id.name.as_str())
+                .collect();
+            format!("{} is covered by {}", pod.id, names.join(" and "))
+        })
+        .collect();
+    if !overlaps.is_empty() {
+        let why = "the API server evicts no pod with several budgets";
+        found.push(("budgets-overlap", format!("{}: {why}", named(&overlaps))));
+    }
+    found
+}
+
+/// Joins names, with the number of those left out.
+fn named<S: AsRef<str>>(names: &[S]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let shown = shown.join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Returns a digest of the change of each node, for approvals.
+fn content(rule: &NodesRule, job: Option<&Manifest>) -> Digest {
+    // A digest without key must not cover secret values.
+    let job = job.filter(|job| !job.is_secret());
+    let job = job.map(|job| Digest::of(&canonical_json(&job.value())).to_string());
+    let drain = rule.drain.as_ref();
+    let drain = drain.map(|drain| (drain.empty_dir, drain.unmanaged));
+    let content = json!([rule.done.text(), rule.summary(), drain, job]);
+    Digest::of(&canonical_json(&content))
+}

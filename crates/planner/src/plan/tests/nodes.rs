@@ -1,0 +1,321 @@
+//! Change of nodes: which nodes, their order, and what prevents it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::scene::Scene;
+use crate::observe::ObservedNodes;
+use crate::plan::{Op, Plan, Planning, Question, Topic, plan};
+use pleach_formats::file::{Loss, Rollback};
+use pleach_formats::nodes::{Budget, DrainRule, NodePod, NodeState, NodesRule};
+use pleach_formats::sequence::Count;
+use pleach_model::cel::Expression;
+
+const OLD: &str = "ConfigMap/web/c: {data: {k: OLD}}";
+const NEW: &str = "ConfigMap/web/c: {data: {k: NEW}}";
+
+fn rule(parallel: u32) -> NodesRule {
+    let labels = |value: &str| BTreeMap::from([("role".to_owned(), value.to_owned())]);
+    NodesRule {
+        select: BTreeMap::new(),
+        first: vec![labels("control-plane")],
+        parallel: Count::Pods(parallel),
+        done: Expression::compile("node.done", &["node"]).unwrap(),
+        before: Vec::new(),
+        drain: Some(DrainRule {
+            empty_dir: Loss::Refuse,
+            unmanaged: Loss::Refuse,
+            timeout: None,
+        }),
+        job: None,
+        after: Vec::new(),
+        timeout: SignedDuration::from_secs(600),
+    }
+}
+
+/// Returns a node; the name of one of the control plane begins with `c`.
+fn node(name: &str) -> NodeState {
+    let role = if name.starts_with('c') {
+        "control-plane"
+    } else {
+        "worker"
+    };
+    NodeState {
+        name: name.to_owned(),
+        uid: format!("uid of {name}"),
+        labels: BTreeMap::from([("role".to_owned(), role.to_owned())]),
+        ready: true,
+        cordoned: false,
+        in_work: None,
+        done: false,
+    }
+}
+
+fn upgrade(parallel: u32) -> Scene {
+    Scene::new()
+        .installed(OLD)
+        .git(NEW)
+        .applies_in("nodes", &[], |stage| {
+            stage.nodes = Some(rule(parallel));
+        })
+}
+
+fn planned(mut scene: Scene, nodes: &[NodeState], pods: &[Value], budgets: &[Value]) -> Plan {
+    let read = ObservedNodes::Read {
+        nodes: nodes.to_vec(),
+        pods: pods.iter().filter_map(NodePod::of).collect(),
+        budgets: budgets.iter().filter_map(Budget::of).collect(),
+    };
+    scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
+    scene.plan()
+}
+
+/// Returns the changed nodes, each with the nodes that it directly or indirectly waits for.
+fn order(plan: &Plan) -> Vec<(String, Vec<String>)> {
+    let is_node = |op: &Op| matches!(op, Op::UpgradeNode { .. });
+    let steps = plan.steps.iter().filter(|step| is_node(&step.op));
+    steps
+        .map(|step| {
+            let (mut open, mut seen) = (vec![step.id], BTreeSet::new());
+            let mut before = Vec::new();
+            while let Some(id) = open.pop() {
+                if !seen.insert(id) {
+                    continue;
+                }
+                for edge in &plan.steps[id.0].needs {
+                    let other = &plan.steps[edge.from.0];
+                    if is_node(&other.op) && !before.contains(&other.object.name) {
+                        before.push(other.object.name.clone());
+                    }
+                    open.push(edge.from);
+                }
+            }
+            before.sort();
+            (step.object.name.clone(), before)
+        })
+        .collect()
+}
+
+fn after(name: &str, before: &[&str]) -> (String, Vec<String>) {
+    (
+        name.to_owned(),
+        before.iter().map(|&name| name.to_owned()).collect(),
+    )
+}
+
+fn codes(plan: &Plan) -> Vec<&str> {
+    let codes = plan.findings.iter().map(|finding| finding.code.as_str());
+    codes
+        .filter(|code| {
+            code.contains("node")
+                || code.contains("budget")
+                || ["unmanaged-pods", "empty-dirs"].contains(code)
+        })
+        .collect()
+}
+
+#[test]
+fn nodes_are_changed_one_after_the_other_the_first_ones_first() {
+    let nodes = ["a", "b", "c2", "c1"].map(node);
+    let plan = planned(upgrade(1), &nodes, &[], &[]);
+    let mut found = order(&plan);
+    found.sort_by_key(|(_, before)| before.len());
+    assert_eq!(
+        found,
+        [
+            after("c1", &[]),
+            after("c2", &["c1"]),
+            after("a", &["c1", "c2"]),
+            after("b", &["a", "c1", "c2"]),
+        ]
+    );
+    assert_eq!(codes(&plan), Vec::<&str>::new());
+}
+
+#[test]
+fn a_batch_waits_for_all_of_the_batch_before() {
+    let nodes = ["a", "b", "c1", "c2", "d", "e"].map(node);
+    let mut found = order(&planned(upgrade(2), &nodes, &[], &[]));
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            after("a", &["c1", "c2"]),
+            after("b", &["c1", "c2"]),
+            after("c1", &[]),
+            after("c2", &["c1"]),
+            after("d", &["a", "b", "c1", "c2"]),
+            after("e", &["a", "b", "c1", "c2"]),
+        ]
+    );
+}
+
+#[test]
+fn a_node_that_is_done_is_left_alone_unless_it_bears_our_mark() {
+    let ours = ("e.r".to_owned(), "nodes".to_owned());
+    let nodes = [
+        NodeState {
+            done: true,
+            ..node("a")
+        },
+        NodeState {
+            done: true,
+            in_work: Some(ours),
+            ..node("b")
+        },
+        NodeState {
+            ready: false,
+            in_work: Some(("e.r".to_owned(), "nodes".to_owned())),
+            ..node("d")
+        },
+    ];
+    let plan = planned(upgrade(1), &nodes, &[], &[]);
+    assert_eq!(order(&plan), [after("b", &[]), after("d", &["b"])]);
+    assert_eq!(codes(&plan), ["too-few-nodes"; 0]);
+}
+
+#[test]
+fn later_stages_wait_for_the_nodes() {
+    let scene = upgrade(1).git("Ingress.networking.k8s.io/web/i: {spec: {k: NEW}}");
+    let plan = planned(scene, &["a", "b"].map(node), &[], &[]);
+    let position = |name: &str| plan.steps.iter().position(|step| step.object.name == name);
+    assert!(
+        position("c") < position("a") && position("b") < position("i"),
+        "{:#?}",
+        plan.steps
+    );
+}
+
+#[test]
+fn a_finished_release_and_a_rollback_change_no_node() {
+    let nodes = ["a", "b", "d"].map(node);
+    let steady = upgrade(1).version("v2.0.0");
+    let mut steady = steady.git(OLD);
+    steady.desired.digest_with(None);
+    let digest = steady.desired.digest();
+    steady = steady.cluster(|observed| {
+        let installed = observed.installed.get_or_insert_default();
+        installed.installed.as_mut().unwrap().digest = digest;
+    });
+    assert_eq!(order(&planned(steady, &nodes, &[], &[])), []);
+    let back = upgrade(1).version("v3.0.0").policy(|policy| {
+        policy.versions.rollback = Some(Rollback {
+            from: "v3.0.0".to_owned(),
+            to: "v2.0.0".to_owned(),
+        });
+    });
+    let plan = planned(back, &nodes, &[], &[]);
+    assert_eq!(order(&plan), []);
+    assert_eq!(codes(&plan), ["nodes-skipped"]);
+}
+
+fn pod(extra: &Value) -> Value {
+    let mut pod = json!({"metadata": {"namespace": "web", "name": "web-1", "uid": "u",
+        "labels": {"app": "web"}, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": true}]},
+        "spec": {"nodeName": "a"}, "status": {"phase": "Running"}});
+    for (pointer, value) in extra.as_object().unwrap() {
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        pod.pointer_mut(parent).unwrap()[key] = value.clone();
+    }
+    pod
+}
+
+fn budget(name: &str, spec: &Value) -> Value {
+    json!({"metadata": {"namespace": "web", "name": name}, "spec": spec})
+}
+
+#[rstest]
+#[case::nothing(json!({}), &[], &[])]
+#[case::without_a_controller(json!({"/metadata/ownerReferences": null}), &[], &["unmanaged-pods"])]
+#[case::with_data(json!({"/spec/volumes": [{"name": "a", "emptyDir": {}}]}), &[], &["empty-dirs"])]
+#[case::closed(json!({}), &[budget("a", &json!({"maxUnavailable": 0, "selector": {}}))], &["budget-allows-nothing"])]
+#[case::closed_for_others(json!({}), &[budget("a", &json!({"maxUnavailable": 0, "selector": {"matchLabels": {"app": "db"}}}))], &[])]
+#[case::two(json!({}), &[budget("a", &json!({"minAvailable": 1, "selector": {}})), budget("b", &json!({"minAvailable": 1, "selector": {}}))], &["budgets-overlap"])]
+fn what_an_eviction_would_meet_is_refused_first(
+    #[case] extra: Value,
+    #[case] budgets: &[Value],
+    #[case] expected: &[&str],
+) {
+    let plan = planned(
+        upgrade(1),
+        &["a", "b", "d"].map(node),
+        &[pod(&extra)],
+        budgets,
+    );
+    assert_eq!(codes(&plan), expected);
+    assert_eq!(plan.refusals().count(), expected.len());
+}
+
+#[test]
+fn nodes_that_are_not_ready_or_of_another_release_are_refused_all_at_once() {
+    let nodes = [
+        NodeState {
+            ready: false,
+            ..node("a")
+        },
+        NodeState {
+            in_work: Some(("e.other".to_owned(), "nodes".to_owned())),
+            ..node("b")
+        },
+        node("d"),
+    ];
+    let plan = planned(upgrade(1), &nodes, &[], &[]);
+    assert_eq!(codes(&plan), ["nodes-in-work", "nodes-not-ready"]);
+    let unknown = ObservedNodes::Unknown("nodes is forbidden".to_owned());
+    let scene = upgrade(1);
+    let scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), unknown)));
+    let plan = scene.plan();
+    assert_eq!(codes(&plan), ["nodes-unknown"]);
+    assert_eq!(plan.refusals().count(), 1);
+}
+
+#[test]
+fn too_few_nodes_are_pointed_out() {
+    let plan = planned(upgrade(2), &["a", "b"].map(node), &[], &[]);
+    assert_eq!(codes(&plan), ["too-few-nodes"]);
+    assert_eq!(plan.refusals().count(), 0);
+}
+
+#[test]
+fn nodes_are_asked_for_before_permissions() {
+    let scene = upgrade(1);
+    let mut policy = scene.policy.clone();
+    policy.asks = [Topic::Nodes, Topic::Permissions].into();
+    let mut observed = scene.observed();
+    let Planning::Ask(questions) = plan(&scene.desired, &observed, &policy) else {
+        panic!("nothing is asked");
+    };
+    assert_eq!(questions, [Question::Nodes("nodes".to_owned())].into());
+    let read = ObservedNodes::Read {
+        nodes: vec![node("a")],
+        pods: Vec::new(),
+        budgets: Vec::new(),
+    };
+    observed.nodes.insert("nodes".to_owned(), read);
+    let Planning::Ask(questions) = plan(&scene.desired, &observed, &policy) else {
+        panic!("nothing is asked");
+    };
+    let Some(Question::Permissions(permissions)) = questions.first() else {
+        panic!("{questions:?}");
+    };
+    let evicts = permissions
+        .needed
+        .keys()
+        .any(|one| one.subresource == Some("eviction"));
+    assert!(evicts, "{permissions:?}");
+}
+
+#[test]
+fn a_thousand_nodes_are_planned_with_few_edges() {
+    let nodes: Vec<NodeState> = (0..1000)
+        .map(|number| node(&format!("n{number:04}")))
+        .collect();
+    let plan = planned(upgrade(10), &nodes, &[], &[]);
+    let edges: usize = plan.steps.iter().map(|step| step.needs.len()).sum();
+    assert!(edges < 6000, "{edges}");
+    assert_eq!(order(&plan).len(), 1000);
+}
