@@ -65,6 +65,7 @@ mod loop_run;
 mod loop_sources;
 mod loop_told;
 mod moves;
+mod nodes;
 mod once;
 mod operator;
 mod overlays;

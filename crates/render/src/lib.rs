@@ -424,6 +424,7 @@ impl<'a> Started<'a> {
         let product = work.conclude(outcomes, kinds.minor(), &mut findings);
         let mut manifests = refuse_repeated(product.manifests, &mut findings);
         order::sort(&mut manifests);
+        findings.extend(node_jobs(release, &manifests));
         let ignored = ignore::resolve(&release.ignore, &manifests, &mut findings);
         finding::sort(&mut findings);
         let rendered = Rendered {
@@ -450,6 +451,29 @@ fn stand_ins(files: &[String]) -> Option<Finding> {
     let message = format!("no key fits: encrypted values are shown as stand-ins{others}");
     let warning = Finding::warning(Kind::Repository, "sops-stand-in", message);
     Some(warning.at(Origin::new(&**first, 0)))
+}
+
+/// Reports files for changes of nodes that do not contain exactly one Job.
+fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> {
+    let rules = release
+        .sequence
+        .stages
+        .iter()
+        .filter_map(|stage| stage.nodes.as_ref());
+    let files = rules.filter_map(|nodes| nodes.job.as_deref());
+    let wrong = files.filter(|&file| {
+        let mut of_file = manifests
+            .iter()
+            .filter(|manifest| manifest.origin().file == file);
+        let job = of_file.next().filter(|job| job.id().is("batch", "Job"));
+        job.is_none() || of_file.next().is_some()
+    });
+    wrong
+        .map(|file| {
+            let message = "a change of nodes needs one Job in this file, and nothing else";
+            Finding::error(Kind::Repository, "node-job", message).at(Origin::new(file, 1))
+        })
+        .collect()
 }
 
 /// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones

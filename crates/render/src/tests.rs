@@ -1,12 +1,15 @@
 //! Tests of rendering as a whole.
 
 use bytes::Bytes;
+use jiff::SignedDuration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use pleach_config::{Patch, PatchChange, RecordingTree};
-use pleach_formats::sequence::StageRule;
+use pleach_formats::nodes::NodesRule;
+use pleach_formats::sequence::{Count, StageRule};
+use pleach_model::cel::Expression;
 use pleach_model::object::{Selector, labels};
 use pleach_model::order::StageName;
 use pleach_model::tree::MemoryTree;
@@ -145,10 +148,9 @@ fn a_manifest_named_like_state_is_refused() {
     }
 }
 
-/// Renders a release with a stage that `test.yaml` verifies.
-fn staged(text: &str) -> Rendered {
-    let mut release = samples::release("web", &["test.yaml"], json!({}));
-    release.sequence.stages.push(StageRule {
+/// Returns a stage that `test.yaml` verifies.
+fn stage() -> StageRule {
+    StageRule {
         stage: StageName::declared("agents", &StageName::Workloads, 0),
         select: Vec::new(),
         applied_only: false,
@@ -160,10 +162,57 @@ fn staged(text: &str) -> Rendered {
         restart: Vec::new(),
         timeout: None,
         origin: Origin::new("manifests/web/bundle.yaml", 3),
-    });
+    }
+}
+
+/// Renders a release with a stage that `test.yaml` verifies.
+fn staged(text: &str) -> Rendered {
+    let mut release = samples::release("web", &["test.yaml"], json!({}));
+    release.sequence.stages.push(stage());
     let environment = samples::environment(vec![release.clone()]);
     let files = tree(&[("test.yaml", text)]);
     render(&files, &environment, &release, &table())
+}
+
+#[test]
+fn a_change_of_nodes_has_one_job() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: test}}\n";
+    let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: test}}\n";
+    for (text, expected) in [
+        (job.to_owned(), 0),
+        (config.to_owned(), 1),
+        (format!("{job}---\n{config}"), 1),
+    ] {
+        let mut release = samples::release("web", &["test.yaml"], json!({}));
+        release.sequence.stages.push(StageRule {
+            verify: Vec::new(),
+            nodes: Some(NodesRule {
+                select: BTreeMap::new(),
+                first: Vec::new(),
+                parallel: Count::Pods(1),
+                done: Expression::compile("node.x", &["node"]).unwrap(),
+                before: Vec::new(),
+                drain: None,
+                job: Some("test.yaml".to_owned()),
+                after: Vec::new(),
+                timeout: SignedDuration::from_secs(60),
+            }),
+            ..stage()
+        });
+        let environment = samples::environment(vec![release.clone()]);
+        let rendered = render(
+            &tree(&[("test.yaml", &text)]),
+            &environment,
+            &release,
+            &table(),
+        );
+        let codes: Vec<&str> = rendered
+            .findings
+            .iter()
+            .map(|finding| finding.code.as_str())
+            .collect();
+        assert_eq!(codes, vec!["node-job"; expected], "{text}");
+    }
 }
 
 #[test]

@@ -87,6 +87,7 @@ impl Mark {
         let mark = Self {
             cordoned: false,
             taints: Vec::new(),
+            begun: true,
             ..self.clone()
         };
         Some(self.without_changes(node, rule, mark.patch(node)))

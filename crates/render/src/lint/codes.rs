@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
-pub const CODES: [Code; 99] = [
+pub const CODES: [Code; 101] = [
     code(
         "annotation",
         "An annotation of pleach that is unknown, or that has an invalid value.",
@@ -58,6 +58,10 @@ pub const CODES: [Code; 99] = [
     code(
         "chart-template",
         "A template of a chart fails. A message with a secret value is not shown.",
+    ),
+    code(
+        "check-needs-node",
+        "A check uses the variable `node`, and no stage with `nodes` names it.",
     ),
     code(
         "claimed-twice",
@@ -173,6 +177,10 @@ pub const CODES: [Code; 99] = [
     code(
         "never-ready",
         "A Job that runs once (`pleach.dev/run: once`) with `suspend: true`. An apply waits for it until the timeout, unless another client resumes it.",
+    ),
+    code(
+        "node-job",
+        "The file of the Job of a change of nodes contains no Job, or other objects too.",
     ),
     code(
         "not-a-file",

@@ -318,6 +318,36 @@ fn only_registrations_are_selected_by_service() {
     "[{name: a, restart: [{kind: Deployment}], after: [workloads], before: [config]}]",
     "these stages wait for each other: a"
 )]
+#[case("[{name: a, nodes: {done: \"node.\"}}]", "stage `a`: `nodes.done`: ")]
+#[case("[{name: a, nodes: {done: item.x}}]", "stage `a`: `nodes.done`: ")]
+#[case(
+    "[{name: a, nodes: {done: node.x, parallel: 0}}]",
+    "stage `a`: `nodes.parallel` must be a number of at least 1, or a percentage"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, before: [{taint: drain}]}}]",
+    "stage `a`: `drain` is not a taint such as"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, before: [{taint: \"a:NoSchedule\", check: b}]}}]",
+    "stage `a`: each item of `nodes.before` needs `taint` or `check`"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, after: [{taint: \"a:NoSchedule\"}]}}]",
+    "stage `a`: `nodes.after` has a taint, but all taints end before"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, before: [{taint: \"a:NoSchedule\", optional: true}]}}]",
+    "stage `a`: `timeout` and `optional` belong to a check"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, after: [{check: b}]}}]",
+    "there is no check `b`"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, job: none.yaml}}]",
+    "stage `a`: there is no manifest manifests/app/none.yaml"
+)]
 fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
     let found = refused(&format!("stages: {stages}\n"));
     let start = format!("manifests/app/bundle.yaml:3: {expected}");
@@ -353,6 +383,36 @@ fn a_stage_selects_objects_and_their_checks() {
     let file = "manifests/app/jobs/test.yaml";
     assert_eq!(sequence.verified_with(file), Some(agents));
     assert_eq!(sequence.verified_with("manifests/app/other.yaml"), None);
+}
+
+#[test]
+fn a_change_of_nodes_has_defaults() {
+    let stages = "stages:\n- {name: nodes, nodes: {done: node.x == 1, before: [{taint: \"a=b:NoSchedule\"}, {check: c, timeout: 5m}], drain: {}}}\nchecks: [{name: c, forEach: {kind: Pod}, require: item.spec.nodeName != node.metadata.name}]\n";
+    let mut environment = resolved(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", stages)]);
+    let sequence = environment.releases.remove(0).sequence;
+    let nodes = sequence.stages[0].nodes.as_ref().unwrap();
+    assert_eq!(
+        nodes.summary(),
+        "taint a=b:NoSchedule, check c, cordon, drain, uncordon"
+    );
+    assert_eq!(nodes.timeout.as_hours(), 2);
+    assert!(
+        sequence.is_of_a_stage("c"),
+        "it is asked about single nodes only"
+    );
+    assert!(!sequence.is_of_nodes("manifests/app/test.yaml"));
+}
+
+#[test]
+fn a_check_about_nodes_is_named_by_a_stage() {
+    let checks = "checks: [{name: c, forEach: {kind: Pod}, require: item.spec.nodeName == node.metadata.name}]\n";
+    let found = errors(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", checks)]);
+    assert_eq!(
+        found,
+        [
+            "manifests/app/bundle.yaml:3: check c uses `node`, and no stage with `nodes` names it (name it in `before` or `after` of `nodes`)"
+        ]
+    );
 }
 
 #[test]

@@ -132,7 +132,9 @@ impl NodeUpgrade<'_> {
         }
         self.run_job().await?;
         self.await_done().await?;
-        self.change(|mark, node| mark.release(node, rule)).await?;
+        if !rule.after.is_empty() {
+            self.change(|mark, node| mark.release(node, rule)).await?;
+        }
         for action in &rule.after {
             self.act(action).await?;
         }
