@@ -194,6 +194,7 @@ impl Scene {
                 findings: Vec::new(),
                 terms: plan::Terms::default(),
                 sequence: pleach_formats::sequence::Sequence::default(),
+                node_jobs: BTreeMap::new(),
             },
             policy: Policy {
                 cluster: None,

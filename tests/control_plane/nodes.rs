@@ -2,6 +2,8 @@
 //! thread plays what the Jobs do with their nodes.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,10 +37,12 @@ impl Nodes {
             let node = format!(
                 "apiVersion: v1\nkind: Node\nmetadata: {{name: {pool}-{number}, labels: {{pool: {pool}, role: {role}, version: v1}}}}\nspec: {{taints: [{{key: pool, value: {pool}, effect: NoSchedule}}]}}\n"
             );
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("node.yaml");
-            std::fs::write(&file, node).unwrap();
-            admin(&["create", "-f", file.to_str().unwrap()]);
+            let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
+            let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = create.stdin.take().unwrap();
+            input.write_all(node.as_bytes()).unwrap();
+            drop(input);
+            assert!(create.wait().unwrap().success());
         }
         let selector = format!("pool={pool}");
         let ready = [

@@ -40,9 +40,8 @@ impl Cluster {
         call.conditional = true;
         let call = call.with_body(Method::POST, JSON, Bytes::from(body.to_string()));
         let once = self.clone().with_retry(Retry::never());
-        let error = match once.send(call).await {
-            Ok(_) => return Ok(Evicted::Accepted),
-            Err(error) => error,
+        let Err(error) = once.send(call).await else {
+            return Ok(Evicted::Accepted);
         };
         match &error.class {
             Class::NotFound | Class::PreconditionFailed(_) => Ok(Evicted::Gone),

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::plan::{Change, Course, Overlay, Step, StepId};
 use pleach_formats::gate::{Closed, Operation};
-use pleach_model::object::{NonSecret, ReleaseName};
+use pleach_model::object::{Digest, NonSecret, ReleaseName};
 use pleach_model::order::StageName;
 use pleach_state::overlay::{OnFailure, OverlayContent, OverlayId};
 
@@ -206,6 +206,37 @@ fn copies_are_read_only_from_writable_namespaces(
         .map(|finding| format!("{}: {}", finding.object.unwrap(), finding.message))
         .collect();
     assert_eq!(shown, expected);
+}
+
+#[rstest]
+#[case::both(&["ops"], &["a", "b"], &[])]
+#[case::another_node(&["ops"], &["b"], &["Node/a"])]
+#[case::the_namespace_of_the_job(&["web"], &["a"], &["Job.batch/ops/upgrade"])]
+fn nodes_and_the_namespace_of_their_job_are_allowed(
+    #[case] namespaces: &[&str],
+    #[case] nodes: &[&str],
+    #[case] expected: &[&str],
+) {
+    let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+    let allow = Allow::new(&AllowList {
+        namespaces: Some(texts(namespaces)),
+        cluster_scoped: Some(vec![ClusterScoped::Named(NamedObjects {
+            kind: "Node".to_owned(),
+            group: Some(String::new()),
+            names: texts(nodes),
+        })]),
+    });
+    let mut plan = copying("a", "b");
+    plan.steps[0].object = ObjectId::new("", "Node", None, "a");
+    plan.steps[0].op = Op::UpgradeNode {
+        content: Digest::of(b"x"),
+        job: Some(ObjectId::new("batch", "Job", Some("ops"), "upgrade")),
+    };
+    let refused = allow.check(&plan).into_iter();
+    let refused: Vec<String> = refused
+        .map(|finding| finding.object.unwrap().to_string())
+        .collect();
+    assert_eq!(refused, expected);
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Operator<'_> {
             Err(End::Failed(failure)) => failure,
         };
         match upgrade.undo().await {
-            Ok(true) => Err(failed),
+            Ok(true) | Err(End::Gone) => Err(failed),
             Ok(false) => {
                 let stays = "it stays cordoned; the next apply goes on with it";
                 let hint = match &failed.hint {
@@ -99,7 +99,6 @@ impl Operator<'_> {
                 };
                 Err(failed.hint(hint))
             }
-            Err(End::Gone) => Err(failed),
             Err(End::Failed(undoing)) => {
                 let message = format!("its cordon and taints stay: {}", undoing.message);
                 upgrade.note("node-not-undone", &message);
@@ -125,7 +124,7 @@ impl NodeUpgrade<'_> {
                     "somebody else cordoned it; it stays cordoned",
                 );
             }
-            self.change(|mark, node| mark.cordon(node)).await?;
+            self.change(Mark::cordon).await?;
             if let Some(drain) = &rule.drain {
                 self.drain(drain).await?;
             }
@@ -147,11 +146,12 @@ impl NodeUpgrade<'_> {
     /// nothing of them is left.
     async fn undo(&mut self) -> Result<bool, End> {
         let node = self.node().await?;
-        if Mark::of(&node).is_none() {
-            return Ok(true);
-        }
-        if self.mark(&node)?.begun {
-            return Ok(false);
+        // The mark of another release is none of ours.
+        let ours = Mark::of(&node).and_then(|_| self.mark(&node).ok());
+        match ours {
+            None => return Ok(true),
+            Some(mark) if mark.begun => return Ok(false),
+            Some(_) => {}
         }
         let rule = self.rule;
         self.change(|mark, node| Mark::of(node).map(|_| mark.end(node, rule)))
@@ -318,7 +318,7 @@ impl NodeUpgrade<'_> {
             "node-uncordoned",
             "somebody uncordoned it; it is cordoned again",
         );
-        self.change(|mark, node| mark.cordon(node)).await?;
+        self.change(Mark::cordon).await?;
         self.node().await
     }
 
