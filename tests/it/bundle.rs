@@ -242,6 +242,14 @@ fn each_value_grants_what_it_says() {
     );
     assert_eq!(lines(&adds(least, &page("oidc"))), [reviews]);
 
+    assert_eq!(
+        lines(&adds(least, "      nodes: true\n")),
+        [
+            "  nodes any get",
+            "  nodes any patch",
+            "  pods/eviction any create"
+        ]
+    );
     for (value, group) in [
         ("      gates: true\n", "admissionregistration.k8s.io"),
         ("      registrations: true\n", "registration.k8s.io"),

@@ -12,6 +12,7 @@
 
 mod controller;
 mod pods;
+mod upgrade;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

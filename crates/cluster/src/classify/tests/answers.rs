@@ -110,6 +110,28 @@ fn a_failed_observation_predicts_nothing() {
 }
 
 #[test]
+fn evictions_are_refused_for_now_or_for_good() {
+    let question = Question {
+        verb: Verb::Delete,
+        kind: "Pod",
+    };
+    let of = |http: u16, status: &Value| {
+        classify(question, http, Some(from(status)), String::new(), None).class
+    };
+    let cause = "The disruption budget app needs 3 healthy pods and has 3 currently";
+    let refused = json!({"kind": "Status", "code": 429, "reason": "TooManyRequests",
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+        "details": {"causes": [{"reason": "DisruptionBudget", "message": cause}]}});
+    assert_eq!(of(429, &refused), Class::DisruptionBudget(cause.to_owned()));
+    let overloaded = json!({"kind": "Status", "code": 429, "reason": "TooManyRequests",
+        "message": "too many requests"});
+    assert_eq!(of(429, &overloaded), Class::TooManyRequests);
+    let several = json!({"kind": "Status", "code": 500, "reason": "InternalError",
+        "message": "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."});
+    assert_eq!(of(500, &several), Class::SeveralBudgets);
+}
+
+#[test]
 fn messages_about_secrets_come_without_values() {
     let status = from(&json!({"kind": "Status", "code": 422, "reason": "Invalid",
         "message": "Secret \"db\" is invalid: data[k]: Invalid value: \"hunter2\": field is immutable",
