@@ -253,7 +253,7 @@ fn nodes_are_drained_changed_and_released_one_after_the_other() {
     let mut order: Vec<&str> = changed
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(order.len(), 12, "{writes:#?}");
+    assert_eq!(order.len(), 11, "{writes:#?}");
     order.dedup();
     assert_eq!(
         order,
@@ -349,7 +349,8 @@ fn a_failed_job_keeps_the_node_cordoned_and_runs_again() {
 #[case::job("kill-job", "post /apis/batch/v1/")]
 fn a_killed_change_is_continued(#[case] pool: &'static str, #[case] at: &'static str) {
     let nodes = Nodes::start(pool, 2);
-    let mut fleet = fleet(pool, "maxUnavailable: 1", DRAIN);
+    // The API server counts a pod as disrupted for two minutes if its eviction was interrupted.
+    let mut fleet = fleet(pool, "maxUnavailable: 3", DRAIN);
     fleet.applied();
     upgrade(&fleet, DRAIN);
     for moment in [Moment::BeforeForwarding, Moment::BeforeAnswer] {

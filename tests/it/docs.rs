@@ -83,7 +83,7 @@ fn the_roles_are_shown_as_they_are() {
         );
         count += 1;
     }
-    assert_eq!(count, 3);
+    assert_eq!(count, 4);
 }
 
 #[test]
