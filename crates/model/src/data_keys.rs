@@ -1,4 +1,5 @@
-//! Keys of encrypted files. A [`FileTree`](crate::tree::FileTree) says which keys its reader has.
+//! Keys of encrypted files, or a program that has them. A [`FileTree`](crate::tree::FileTree) says
+//! which its reader has.
 
 use std::fmt;
 
@@ -41,6 +42,27 @@ pub trait DataKeys {
     /// Returns the data key that one of the recipients received. Fails with the places that were
     /// searched, one text each.
     fn data_key(&self, recipients: &[Recipient]) -> Result<DataKey, Vec<String>>;
+    /// Decrypts a whole file with a program, for recipients without a key here. `file` is its path,
+    /// for messages. `None` without such a program. The answer is untrusted.
+    fn decrypt(
+        &self,
+        _file: &str,
+        _text: &str,
+    ) -> Option<Result<Zeroizing<String>, DecryptionError>> {
+        None
+    }
+}
+
+/// Reason why a program did not decrypt a file. The texts have no output of the program, which can
+/// contain values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecryptionError {
+    /// The content of the file is the reason.
+    #[error("`sopsProgram` refused the file: {0}")]
+    Refused(String),
+    /// The program failed, or exceeded a limit. A retry can succeed.
+    #[error("`sopsProgram` failed: {0}")]
+    Failed(String),
 }
 
 /// How the encrypted values of a tree are read.

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use crate::leaf::{Leaf, Plain, write};
 use crate::metadata::{self, Metadata};
 use crate::spelling::covered;
-use crate::{METADATA, Opened, leaf_error};
+use crate::{METADATA, Opened, leaf_error, program_error};
 
 /// Start of the hashed text if the MAC covers encrypted leaves only.
 const ONLY_ENCRYPTED: [u8; 32] = [
@@ -42,8 +42,7 @@ impl<'a> Document<'a> {
             let message = format!("not supported in an encrypted file: {}", error.message);
             refuse(error.line, message)
         })?;
-        let mut leaves: Vec<Scalar> = documents.into_iter().flatten().collect();
-        leaves.retain(|leaf| leaf.path.first().is_none_or(|key| key != METADATA));
+        let leaves = leaves_of(documents);
         if let Some(bare) = leaves.iter().find(|leaf| leaf.path.is_empty()) {
             return Err(refuse(bare.line, "a document is not a map".to_owned()));
         }
@@ -96,34 +95,83 @@ impl<'a> Document<'a> {
         Ok(replaced(text, plain))
     }
 
+    /// Takes the values from the output of a program that decrypted the file and checked the MAC.
+    /// Fails if the output differs from the file in more than its encrypted values.
+    pub(crate) fn open_as(&self, text: &str, plain: &str) -> Result<Opened, Vec<Finding>> {
+        let differs = || {
+            let message = "the output of `sopsProgram` differs from the file in more than its encrypted values";
+            vec![program_error(self.file, self.metadata.line, message)]
+        };
+        // The error of the parser can quote a value.
+        let output = leaves_of(yaml::scalars(plain).map_err(|_| differs())?);
+        if output.len() != self.leaves.len() {
+            return Err(differs());
+        }
+        let mut findings = Vec::new();
+        let mut values: Vec<(&Scalar, Value)> = Vec::new();
+        for (scalar, decrypted) in self.leaves.iter().zip(&output) {
+            match self.encrypted(scalar) {
+                Err(finding) => findings.push(*finding),
+                Ok(None) => {
+                    if scalar.path != decrypted.path || covered(scalar) != covered(decrypted) {
+                        return Err(differs());
+                    }
+                }
+                Ok(Some(leaf)) => {
+                    if scalar.path != decrypted.path {
+                        return Err(differs());
+                    }
+                    let is_open = Leaf::parse(&decrypted.text).is_none();
+                    match leaf.value(&decrypted.text).filter(|_| is_open) {
+                        Some(value) => values.push((scalar, value)),
+                        None => findings.push(self.leaf_error(
+                            scalar,
+                            "`sopsProgram` gave no value of the type that the file declares",
+                        )),
+                    }
+                }
+            }
+        }
+        if findings.is_empty() {
+            Ok(replaced(text, values))
+        } else {
+            Err(findings)
+        }
+    }
+
+    fn leaf_error(&self, scalar: &Scalar, message: &str) -> Finding {
+        leaf_error(self.file, scalar.line, &scalar.path.join("."), message)
+    }
+
+    /// Returns the ciphertext of a leaf. `None` if it is not encrypted, which the rules of the file
+    /// must permit.
+    fn encrypted(&self, scalar: &Scalar) -> Result<Option<Leaf>, Box<Finding>> {
+        let leaf = Leaf::parse(&scalar.text);
+        let is_demanded = self.metadata.rules.is_encrypted(&scalar.path) == Some(true);
+        // SOPS does not encrypt null and empty texts.
+        let is_empty = scalar.text.is_empty() || covered(scalar).is_none();
+        if leaf.is_none() && is_demanded && !is_empty {
+            let message = "the value is not encrypted, although the rules of the file demand it";
+            return Err(Box::new(self.leaf_error(scalar, message)));
+        }
+        Ok(leaf)
+    }
+
     /// Decrypts a leaf. `None` if it is not encrypted.
     fn open_leaf(&self, scalar: &Scalar, key: &DataKey) -> Result<Option<Plain>, Box<Finding>> {
-        let error = |message: &str| {
-            let path = scalar.path.join(".");
-            Box::new(leaf_error(self.file, scalar.line, &path, message))
-        };
-        let Some(leaf) = Leaf::parse(&scalar.text) else {
-            let is_demanded = self.metadata.rules.is_encrypted(&scalar.path) == Some(true);
-            // SOPS does not encrypt null and empty texts.
-            let is_empty = scalar.text.is_empty() || covered(scalar).is_none();
-            return if is_demanded && !is_empty {
-                Err(error(
-                    "the value is not encrypted, although the rules of the file demand it",
-                ))
-            } else {
-                Ok(None)
-            };
+        let Some(leaf) = self.encrypted(scalar)? else {
+            return Ok(None);
         };
         let context = scalar
             .path
             .iter()
             .fold(String::new(), |context, key| context + key + ":");
-        match leaf.open(key, &context) {
-            Some(plain) => Ok(Some(plain)),
-            None => Err(error(
-                "the value does not open: it was changed, or comes from another file or field",
-            )),
-        }
+        let plain = leaf.open(key, &context).ok_or_else(|| {
+            let message =
+                "the value does not open: it was changed, or comes from another file or field";
+            Box::new(self.leaf_error(scalar, message))
+        })?;
+        Ok(Some(plain))
     }
 
     /// Replaces the encrypted leaves by values that depend on their ciphertexts.
@@ -134,6 +182,13 @@ impl<'a> Document<'a> {
         });
         replaced(text, leaves.collect())
     }
+}
+
+/// Returns the leaves of all documents without the metadata.
+fn leaves_of(documents: Vec<Vec<Scalar>>) -> Vec<Scalar> {
+    let leaves = documents.into_iter().flatten();
+    let is_content = |leaf: &Scalar| leaf.path.first().is_none_or(|key| key != METADATA);
+    leaves.filter(is_content).collect()
 }
 
 /// Replaces leaves of a text, which are in its order.

@@ -87,7 +87,16 @@ impl Leaf {
             )
             .ok()?;
         let text = std::str::from_utf8(&bytes).ok()?;
-        let value = match self.kind {
+        let value = self.value(text)?;
+        Some(Plain {
+            bytes: bytes.to_vec(),
+            value,
+        })
+    }
+
+    /// Returns the value of a decrypted text. `None` if it has another type.
+    pub(crate) fn value(&self, text: &str) -> Option<Value> {
+        Some(match self.kind {
             Type::Text | Type::Time | Type::Bytes => Value::from(text),
             Type::Whole => Value::from(text.parse::<i64>().ok()?),
             Type::Float => Value::Number(Number::from_f64(text.parse().ok()?)?),
@@ -96,10 +105,6 @@ impl Leaf {
                 "False" | "false" => false,
                 _ => return None,
             }),
-        };
-        Some(Plain {
-            bytes: bytes.to_vec(),
-            value,
         })
     }
 

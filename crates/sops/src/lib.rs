@@ -4,9 +4,10 @@
 //! is authenticated with it, and a message authentication code (MAC) covers all leaves in order. The
 //! data key is encrypted for recipients, such as age keys.
 //!
-//! [`open`] is pure: it gets the data key from a [`DataKeys`] and checks the MAC. Without a key,
-//! [`stand_in`] replaces the leaves by values that differ where the ciphertexts differ, so that
-//! changes are visible and values are not.
+//! [`open`] is pure: it gets the data key from a [`DataKeys`] and checks the MAC. Some keys are out of
+//! reach, such as those of a cloud. A program then decrypts the file and checks the MAC, and its
+//! output is compared with the file. Without a key, [`stand_in`] replaces the leaves by values that
+//! differ where the ciphertexts differ, so that changes are visible and values are not.
 
 mod document;
 mod leaf;
@@ -69,8 +70,18 @@ pub fn is_encrypted(text: &str) -> bool {
 /// Decrypts a file and checks its MAC. Fails with every error found; none quotes a value.
 pub fn open(file: &str, text: &str, keys: &dyn DataKeys) -> Result<Opened, Vec<Finding>> {
     let document = Document::parse(file, text)?;
-    let key = data_key(file, &document.metadata, keys).map_err(|finding| vec![*finding])?;
-    document.open(text, &key)
+    let missing = match data_key(file, &document.metadata, keys) {
+        Ok(key) => return document.open(text, &key),
+        Err(finding) => finding,
+    };
+    match keys.decrypt(file, text) {
+        None => Err(vec![*missing]),
+        Some(Ok(plain)) => document.open_as(text, &plain),
+        Some(Err(error)) => Err(vec![
+            program_error(file, document.metadata.line, error.to_string())
+                .hint("`sops decrypt` on the file shows more"),
+        ]),
+    }
 }
 
 /// Replaces each encrypted leaf by a stand-in of its type. Equal ciphertexts have equal stand-ins.
@@ -82,14 +93,14 @@ pub fn stand_in(file: &str, text: &str) -> Result<Opened, Vec<Finding>> {
 fn data_key(file: &str, metadata: &Metadata, keys: &dyn DataKeys) -> Result<DataKey, Box<Finding>> {
     let at = Origin::new(file, metadata.line);
     let error = |code: &'static str, message: String| {
-        Box::new(Finding::error(Kind::Repository, code, message).at(at.clone()))
+        Finding::error(Kind::Repository, code, message).at(at.clone())
     };
     if metadata.recipients.is_empty() {
         let others = metadata.other_recipients.join(", ");
-        return Err(error(
-            "sops-recipient",
-            format!("the file has no age recipient that pleach reads (it has: {others})"),
-        ));
+        let message = format!("the file has no age recipient that pleach reads (it has: {others})");
+        let hint = "the controller decrypts it with `decryption.sopsProgram`, a command with `PLEACH_SOPS`";
+        let finding = error("sops-recipient", message);
+        return Err(Box::new(finding.hint(hint)));
     }
     keys.data_key(&metadata.recipients).map_err(|searched| {
         let names = metadata.recipients.iter().map(|one| one.name.as_str());
@@ -99,11 +110,13 @@ fn data_key(file: &str, metadata: &Metadata, keys: &dyn DataKeys) -> Result<Data
         } else {
             searched.join("; ")
         };
-        error(
-            "sops-key",
-            format!("no key fits the recipients {names}: {searched}"),
-        )
+        let message = format!("no key fits the recipients {names}: {searched}");
+        Box::new(error("sops-key", message))
     })
+}
+
+fn program_error(file: &str, line: usize, message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Repository, "sops-program", message).at(Origin::new(file, line))
 }
 
 fn leaf_error(file: &str, line: usize, leaf: &str, message: &str) -> Finding {

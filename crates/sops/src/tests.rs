@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use pleach_model::data_keys::Recipient;
+use pleach_model::data_keys::{DecryptionError, Recipient};
 use rstest::rstest;
 use sha2::{Digest as _, Sha512};
+use zeroize::Zeroizing;
 
 use super::*;
 use crate::leaf::seal;
@@ -114,6 +115,96 @@ fn a_leaf_of_another_file_does_not_open() {
     let text = format!("{}{foreign}{}", &text[..start], &text[end..]);
     let findings = open("s.yaml", &text, &Known).unwrap_err();
     assert_eq!((&*findings[0].code, findings.len()), ("sops-leaf", 1));
+}
+
+/// Has no key, but a program that gives this answer.
+struct Program(Result<String, DecryptionError>);
+
+impl DataKeys for Program {
+    fn data_key(&self, _: &[Recipient]) -> Result<DataKey, Vec<String>> {
+        Err(Vec::new())
+    }
+
+    fn decrypt(&self, _: &str, _: &str) -> Option<Result<Zeroizing<String>, DecryptionError>> {
+        Some(self.0.clone().map(Zeroizing::new))
+    }
+}
+
+/// The output of sops for [`secret`], which spells some plain values in another way.
+const OUTPUT: &str = "apiVersion: v1\nkind: Secret\nmetadata:\n    name: n\nstringData:\n    # a comment\n    password: |\n        s3cr\"et\n    ports:\n        - 8443\n    flag: true\n    empty: \"\"\nsize: 16\n";
+
+#[test]
+fn a_program_decrypts_a_file_in_its_lines() {
+    for recipient in ["    age:", "    kms:"] {
+        let text = secret().replace("    age:", recipient);
+        let opened = open("s.yaml", &text, &Program(Ok(OUTPUT.to_owned()))).unwrap();
+        let with_key = open("s.yaml", &secret(), &Known).unwrap();
+        assert_eq!(opened.values, with_key.values);
+        assert_eq!(opened.text, with_key.text.replace("    age:", recipient));
+    }
+}
+
+#[test]
+fn the_output_of_a_program_must_belong_to_the_file() {
+    let refused = |from: &str, to: &str| {
+        assert!(OUTPUT.contains(from), "{from}");
+        let program = Program(Ok(OUTPUT.replace(from, to)));
+        open("s.yaml", &secret(), &program).unwrap_err()
+    };
+    let sealed = seal(&key(), "stringData:ports:", b"8443", "int");
+    for (case, from, to, code, line) in [
+        (
+            "other plain value",
+            "name: n",
+            "name: s3cret",
+            "sops-program",
+            12,
+        ),
+        ("other key", "flag:", "s3cret:", "sops-program", 12),
+        ("removed value", "size: 16\n", "", "sops-program", 12),
+        (
+            "added value",
+            "size: 16",
+            "size: 16\nmore: s3cret",
+            "sops-program",
+            12,
+        ),
+        ("no YAML", "size: 16", "size: [s3cret", "sops-program", 12),
+        ("tag", "flag: true", "flag: !!str true", "sops-program", 12),
+        ("other type", "8443", "s3cret", "sops-leaf", 8),
+        ("ciphertext", "8443", &*sealed, "sops-leaf", 8),
+        (
+            "other boolean",
+            "flag: true",
+            "flag: s3cret",
+            "sops-leaf",
+            9,
+        ),
+    ] {
+        let findings = refused(from, to);
+        let place = findings[0].place.as_ref().unwrap();
+        let found = (&*findings[0].code, place.line, findings.len());
+        assert_eq!(found, (code, line, 1), "{case}: {findings:?}");
+        assert!(!format!("{findings:?}").contains("s3cr"), "{case}");
+    }
+}
+
+#[test]
+fn a_program_does_not_replace_the_rules_of_a_file() {
+    let text = secret().replace("empty: \"\"", "empty: x");
+    let output = OUTPUT.replace("empty: \"\"", "empty: x");
+    let findings = open("s.yaml", &text, &Program(Ok(output))).unwrap_err();
+    assert_eq!((&*findings[0].code, findings.len()), ("sops-leaf", 1));
+}
+
+#[test]
+fn a_failure_of_a_program_has_a_place() {
+    let failed = DecryptionError::Failed("it took longer than 10s".to_owned());
+    let findings = open("s.yaml", &secret(), &Program(Err(failed))).unwrap_err();
+    assert_eq!(findings[0].code, "sops-program");
+    let expected = "`sopsProgram` failed: it took longer than 10s";
+    assert_eq!(findings[0].message, expected);
+    assert_eq!(findings[0].place.as_ref().unwrap().line, 12);
 }
 
 #[test]

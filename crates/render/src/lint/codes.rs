@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
-pub const CODES: [Code; 101] = [
+pub const CODES: [Code; 102] = [
     code(
         "annotation",
         "An annotation of pleach that is unknown, or that has an invalid value.",
@@ -277,6 +277,10 @@ pub const CODES: [Code; 101] = [
     code(
         "sops-mac",
         "The authentication code of an encrypted file differs: the file was edited without sops, or a value was moved.",
+    ),
+    code(
+        "sops-program",
+        "The program that decrypts files failed, refused a file, or gave something else than the file with plain values. Its own messages are not shown, because they can contain values.",
     ),
     code(
         "sops-recipient",
