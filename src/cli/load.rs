@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
+use pleach_engine::decryption::{FileKeys, SopsProgram};
 use pleach_engine::engines::{EngineRunner, EngineSearch};
 use pleach_engine::stop::Cause;
 use pleach_engine::{
@@ -254,14 +255,16 @@ impl Context {
         .hint("name the repository with --repo, or create one with `pleach init`"))
     }
 
-    /// Adds the age keys of the user and the program for charts to a tree.
-    pub(super) fn keyed<T: FileTree>(&self, tree: T, keys: Keys) -> KeyedTree<T, AgeKeys> {
+    /// Adds the keys of the user and the program for charts to a tree.
+    pub(super) fn keyed<T: FileTree>(&self, tree: T, keys: Keys) -> KeyedTree<T, FileKeys> {
         #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-        let of_user = || AgeKeys::of_user(&|name| std::env::var_os(name));
+        let age = || AgeKeys::of_user(&|name| std::env::var_os(name));
         let tree = match keys {
-            Keys::Required => KeyedTree::decrypted(tree, of_user()),
-            Keys::IfPossible => KeyedTree::new(tree, of_user()),
-            Keys::Unused => KeyedTree::new(tree, AgeKeys::default()),
+            Keys::Required => {
+                KeyedTree::decrypted(tree, FileKeys::new(age(), SopsProgram::of_user()))
+            }
+            Keys::IfPossible => KeyedTree::new(tree, FileKeys::new(age(), None)),
+            Keys::Unused => KeyedTree::new(tree, FileKeys::default()),
         };
         tree.with_engines(Arc::clone(&self.engines) as Arc<dyn Engines>)
     }
@@ -283,7 +286,7 @@ impl Context {
 /// Use of the user's age keys for a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// Every encrypted value must be decrypted.
+    /// Every encrypted value must be decrypted, also by the program of the user.
     Required,
     /// A value that no key fits has a stand-in.
     IfPossible,

@@ -11,7 +11,7 @@ use super::error::{CliError, Kind};
 use super::{Exit, Ui};
 use pleach_engine::engines::{self, EngineRunner, EngineSearch};
 use pleach_engine::pulling::Pull;
-use pleach_engine::{bounded_render, fetching};
+use pleach_engine::{bounded_render, decryption, fetching};
 use pleach_files::bounds::{bound, bound_files, defer};
 use pleach_files::sandbox::{Work as Restricted, confine};
 use pleach_git::fetch::Fetch;
@@ -40,9 +40,15 @@ enum Work {
     /// Unpack the objects of a fetch
     Unpack,
     /// Render an environment, and print its objects
-    Render,
+    Render {
+        /// The request names a program that decrypts files
+        #[arg(long)]
+        sops: bool,
+    },
     /// Start the program that renders charts, for processes that cannot
     Engines,
+    /// Start the program that decrypts files, for processes that cannot
+    Sops,
 }
 
 /// Runs `pleach worker`.
@@ -55,17 +61,22 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         Work::Fetch => ui.print(&fetch()?),
         Work::Pull => ui.print(&pull()?),
         Work::Unpack => unpack()?,
-        Work::Render => {
+        Work::Render { sops } => {
+            // Before the limits of this process, which the program would inherit.
+            let relay = sops.then(decryption::start_relay).transpose();
+            let relay = relay.map_err(failed)?;
             let request = request(bounded_render::COMPUTING)?;
             // The colorless output would remove this control character, which JSON does not escape.
             let mut print = |lines: &str| ui.print(lines.replace('\u{7f}', "\\u007f"));
             let engines = EngineRunner::relayed(EngineSearch::of_process()).map_err(failed)?;
-            bounded_render::execute(&request, &Arc::new(engines), &mut print).map_err(failed)?;
+            let engines = Arc::new(engines);
+            bounded_render::execute(&request, &engines, relay, &mut print).map_err(failed)?;
         }
         Work::Engines => {
             bound(bounded_render::COMPUTING).map_err(failed)?;
             engines::serve(stdin(), stdout()).map_err(failed)?;
         }
+        Work::Sops => decryption::serve(stdin(), stdout()).map_err(failed)?,
     }
     Ok(Exit::DONE)
 }

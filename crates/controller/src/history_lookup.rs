@@ -313,7 +313,7 @@ impl Search {
             place: known.branch.reader().place(),
             commit: commit.to_owned(),
             name: self.environment.clone(),
-            age_keys: self.source_policy.age_keys.clone(),
+            keys: self.source_policy.keys.clone(),
         };
         let read = self.loader.load_blocking(&at)?;
         let read = read.and_then(|loaded| check_cluster(loaded, &self.source_policy));

@@ -210,7 +210,7 @@ fn load_from(
         place: _,
         commit,
         name,
-        age_keys: _,
+        keys: _,
     } = at;
     let invalid =
         |reason: &str, errors: &[String]| Stall::new(reason, of_commit(commit, &errors.join("; ")));

@@ -233,7 +233,7 @@ impl UninstallTask {
     ) -> Option<Vec<Gone>> {
         let loaded = Arc::clone(&desired.loaded);
         let loader = self.shared.loader.clone();
-        let age_keys = desired.source_policy.age_keys.clone();
+        let keys = desired.source_policy.keys.clone();
         let loading = tokio::task::spawn_blocking(move || {
             let place = reader.place();
             let tree = place.tree(&commit).ok()?;
@@ -243,7 +243,7 @@ impl UninstallTask {
                     place: place.clone(),
                     commit: commit.clone(),
                     name: environment.to_owned(),
-                    age_keys: age_keys.clone(),
+                    keys: keys.clone(),
                 })
             };
             Some(gone(&loaded, &tree, removed, &read))

@@ -407,6 +407,7 @@ fn evaluate(plan: &Plan, result: Result<SyncResult, SyncError>) -> RunVerdict {
 mod tests {
     use std::collections::BTreeSet;
 
+    use pleach_engine::decryption::KeySources;
     use pleach_formats::{file::AllowList, sync::Minimum};
     use pleach_model::object::ObjectId;
     use pleach_planner::allow::Allow;
@@ -459,7 +460,7 @@ mod tests {
             connection: Connection::new("test"),
             allow: None,
             minimum: Minimum::default(),
-            age_keys: None,
+            keys: KeySources::default(),
             reserved: Reserved {
                 namespace: Some("pleach".to_owned()),
                 secrets: BTreeSet::new(),
@@ -476,7 +477,7 @@ mod tests {
             cluster: None,
             fallback: None,
             minimum: Minimum::default(),
-            age_keys: None,
+            keys: KeySources::default(),
             forge: None,
         };
         let tenant = Store::ConfigMap {

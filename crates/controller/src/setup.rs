@@ -14,6 +14,7 @@ use super::artifact::WatchedArtifact;
 use super::pull_requests::Previews;
 use super::replicas::ReplicaGroup;
 use pleach_cluster::Connection;
+use pleach_engine::decryption::KeySources;
 use pleach_engine::sync::Claim as LeaseIdentity;
 use pleach_forge::Forge;
 use pleach_git::remote::Remote;
@@ -81,8 +82,8 @@ pub struct SourcePolicy {
     pub allow: Option<Allow>,
     /// Minimum sync policy of its environments.
     pub minimum: Minimum,
-    /// File with the age keys for encrypted files of its environments.
-    pub age_keys: Option<PathBuf>,
+    /// Keys for encrypted files of its environments.
+    pub keys: KeySources,
     /// Objects of the controller configuration, which releases must not change.
     pub reserved: Reserved,
     /// Forge with the preview comments that list effects. `None` if no preview queries the cluster.

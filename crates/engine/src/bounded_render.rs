@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,12 +26,13 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::decryption::{FileKeys, KeySources};
 use super::engines::{EngineRunner, EngineSearch};
 use super::load::{Loaded, each_loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
+use super::relay::Relay;
 use super::worker;
 use pleach_files::{
-    age_keys::AgeKeys,
     bounds,
     sandbox::{self, SandboxError, Work},
 };
@@ -55,31 +57,38 @@ pub struct EnvironmentAt {
     pub commit: String,
     /// Name of the environment.
     pub name: String,
-    /// File with age keys for encrypted files. The process reads it before it restricts itself.
-    pub age_keys: Option<PathBuf>,
+    /// Keys for encrypted files. The process reads them before it restricts itself.
+    #[serde(default)]
+    pub keys: KeySources,
 }
 
 /// Renders the requested environment in this process and prints the [answer](Answer) in pieces of
 /// whole lines. Prints nothing if the environment itself has errors, because the controller finds
 /// them when it resolves the environment. The process stays [restricted](sandbox) from then on.
+/// `relay` is that of the program that decrypts files, if the request names one.
 pub fn execute(
     order: &str,
     engines: &Arc<EngineRunner>,
+    relay: Option<Relay>,
     print: &mut dyn FnMut(&str),
 ) -> Result<(), Invalid> {
     let order: EnvironmentAt = serde_json::from_str(order)?;
     let folder = order.place.folder();
-    let keys = order.age_keys.as_deref().map(AgeKeys::of_file);
+    let keys = FileKeys::relayed(order.keys, relay).map_err(Invalid::Relay)?;
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
-    let tree = KeyedTree::decrypted(tree, keys.unwrap_or_default());
+    let tree = KeyedTree::decrypted(tree, keys);
     let tree = tree.with_engines(Arc::clone(engines) as Arc<dyn Engines>);
     let recording = RecordingTree::new(&tree);
     let cached = CachingTree::new(&recording);
-    let Ok(partial) = resolve_partly(&cached, &order.name) else {
+    let resolved = resolve_partly(&cached, &order.name);
+    let rendered = resolved.map(|partial| (render_all(&cached, &partial.environment), partial));
+    if let Some(failure) = tree.keys().failure() {
+        return Err(Invalid::Decryption(failure));
+    }
+    let Ok((all, partial)) = rendered else {
         return Ok(());
     };
-    let all = render_all(&cached, &partial.environment);
     if engines.has_failed() {
         return Err(Invalid::Engines);
     }
@@ -138,6 +147,12 @@ pub enum Invalid {
     /// Charts and overlays could not be rendered. A retry can succeed.
     #[error("the program that renders charts failed")]
     Engines,
+    /// The relay of the program that decrypts files failed.
+    #[error("failed to start the program that decrypts files")]
+    Relay(#[source] io::Error),
+    /// A file could not be decrypted. A retry can succeed. Contains the file and the reason.
+    #[error("`sopsProgram` failed: {0}")]
+    Decryption(String),
     /// The commit or its files could not be read.
     #[error(transparent)]
     Git(#[from] GitError),
@@ -289,6 +304,8 @@ impl RenderSlots {
         let order = serde_json::to_vec(at).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
+        // The process starts a relay before it reads the request.
+        command.args(at.keys.sops.is_some().then_some("--sops"));
         command.envs(EngineSearch::of_process().variable());
         // A longer answer would exceed the budget even without any retained answer.
         let longest = LONGEST_ANSWER.min(self.memory.limit);
@@ -381,7 +398,7 @@ mod tests {
             place,
             commit: "c0ffee".to_owned(),
             name: "web".to_owned(),
-            age_keys: None,
+            keys: KeySources::default(),
         };
         slots.render(&at).await
     }

@@ -4,6 +4,7 @@
 //! of that stream: progress lines, logs and metrics.
 
 pub mod bounded_render;
+pub mod decryption;
 pub mod doctor;
 pub mod engines;
 pub mod fetching;
@@ -16,6 +17,7 @@ pub mod preview_process;
 pub mod pulling;
 pub mod recover;
 pub mod refusals;
+pub mod relay;
 pub mod requests;
 pub mod stop;
 pub mod sync;

@@ -30,6 +30,11 @@ const ENGINE_MEMORY: u64 = 256 << 20;
 const ENGINE_CPU: Duration = Duration::from_mins(1);
 #[cfg(target_os = "linux")]
 const ENGINE_FILES: u64 = 32;
+/// Limits of a process that decrypts a file: memory in bytes, CPU time.
+#[cfg(target_os = "linux")]
+const DECRYPTION_MEMORY: u64 = 1 << 30;
+#[cfg(target_os = "linux")]
+const DECRYPTION_CPU: Duration = Duration::from_secs(10);
 /// Maximum number of open files.
 const FILES: u64 = 256;
 /// Nice value of background work.
@@ -98,12 +103,25 @@ fn lowered(resource: Resource, limit: u64, grace: u64) -> Rlimit {
 /// than Linux cannot do this, and the call fails.
 #[cfg(target_os = "linux")]
 pub fn bound_engine(process: u32) -> io::Result<()> {
+    bound_process(process, [ENGINE_MEMORY, ENGINE_CPU.as_secs(), ENGINE_FILES])
+}
+
+/// Limits memory, CPU time and open files of another process, which decrypts a file. Its program and
+/// the file are trusted, so systems other than Linux do without.
+#[cfg(target_os = "linux")]
+pub fn bound_decryption(process: u32) -> io::Result<()> {
+    let cpu = DECRYPTION_CPU.as_secs();
+    bound_process(process, [DECRYPTION_MEMORY, cpu, FILES])
+}
+
+#[cfg(target_os = "linux")]
+fn bound_process(process: u32, [memory, cpu, files]: [u64; 3]) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     let id = id.ok_or(io::ErrorKind::InvalidInput)?;
     for (resource, limit, grace) in [
-        (Resource::Data, ENGINE_MEMORY, 0),
-        (Resource::Cpu, ENGINE_CPU.as_secs(), CPU_GRACE),
-        (Resource::Nofile, ENGINE_FILES, 0),
+        (Resource::Data, memory, 0),
+        (Resource::Cpu, cpu, CPU_GRACE),
+        (Resource::Nofile, files, 0),
         (Resource::Core, 0, 0),
     ] {
         // The process inherits the limits of this one, and cannot raise them.
@@ -115,6 +133,11 @@ pub fn bound_engine(process: u32) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 pub fn bound_engine(_: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn bound_decryption(_: u32) -> io::Result<()> {
+    Ok(())
 }
 
 /// Limits the size of files that this process writes, in bytes. The kernel kills the process at a

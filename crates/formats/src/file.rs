@@ -19,10 +19,10 @@ pub use bundle::{
     ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, StageSelector, Verify,
 };
 pub use controller::{
-    Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Disk, EnvironmentGrant,
-    Everything, Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum, NamedObjects,
-    Notification, NotificationCause, NotificationWebhook, OidcProvider, PageAuth, PageTls,
-    RegistryAccess, RequiredSignatures, WatchedRepository, WebPage,
+    Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Decryption, Disk,
+    EnvironmentGrant, Everything, Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum,
+    NamedObjects, Notification, NotificationCause, NotificationWebhook, OidcProvider, PageAuth,
+    PageTls, RegistryAccess, RequiredSignatures, WatchedRepository, WebPage,
 };
 pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,

@@ -111,6 +111,11 @@ impl<T: FileTree, K: DataKeys> KeyedTree<T, K> {
         }
     }
 
+    /// Returns the keys.
+    pub fn keys(&self) -> &K {
+        &self.keys
+    }
+
     /// Adds the program that renders charts and overlays.
     #[must_use]
     pub fn with_engines(self, engines: Arc<dyn Engines>) -> Self {

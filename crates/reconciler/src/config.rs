@@ -157,8 +157,19 @@ pub struct EnvironmentGrant {
     pub allow: Option<Allow>,
     /// Minimum policy for the environments.
     pub minimum: Minimum,
-    /// File with the age keys for their encrypted files.
+    /// Keys for their encrypted files.
+    pub decryption: Decryption,
+}
+
+/// Keys for encrypted files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decryption {
+    /// File with age keys.
     pub age_keys: Option<String>,
+    /// Absolute path of the program for other keys.
+    pub sops_program: Option<String>,
+    /// Names of the variables that the program gets.
+    pub sops_variables: Vec<String>,
 }
 
 /// Connection to a cluster.

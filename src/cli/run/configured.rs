@@ -11,7 +11,7 @@ use pleach_model::object::ObjectId;
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::{
     config,
-    config::{ConnectionGrant, EnvironmentGrant, PAGE_EXPOSED, Reserved},
+    config::{ConnectionGrant, Decryption, EnvironmentGrant, PAGE_EXPOSED, Reserved},
 };
 
 use super::page::PagePlan;
@@ -24,6 +24,7 @@ use crate::cli::{
 use pleach_cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 use pleach_controller::server::{hooks::Hook, notifications};
 use pleach_controller::{Live, Previews, Repository, SourcePolicy, WatchedArtifact};
+use pleach_engine::decryption::{KeySources, SopsProgram};
 use pleach_engine::planning::agent;
 use pleach_forge::{Forge, Token};
 use pleach_git::{
@@ -333,9 +334,28 @@ fn grant(
         connection,
         allow: granted.allow,
         minimum: granted.minimum,
-        age_keys: granted.age_keys.map(|file| folder.join(file)),
+        keys: keys_of(folder, granted.decryption),
         reserved,
         forge,
+    }
+}
+
+/// Returns the keys for encrypted files. Variables that are not set are left out.
+fn keys_of(folder: &Path, decryption: Decryption) -> KeySources {
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let variable = |name: String| {
+        let value = std::env::var(&name).ok()?;
+        Some((name, value))
+    };
+    let variables = decryption.sops_variables.into_iter();
+    let variables = variables.filter_map(variable).collect();
+    let program = |path: String| SopsProgram {
+        path: path.into(),
+        variables,
+    };
+    KeySources {
+        age_keys: decryption.age_keys.map(|file| folder.join(file)),
+        sops: decryption.sops_program.map(program),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::cli::{
 use pleach_cluster::Connection;
 use pleach_controller::server::hooks::Hook;
 use pleach_controller::{Repository, SourcePolicy};
+use pleach_engine::decryption::KeySources;
 use pleach_engine::planning::agent;
 use pleach_git::{
     mirror::{Fetched, Mirror},
@@ -77,7 +78,10 @@ pub(super) async fn from_arguments(
             connection: connection.clone(),
             allow: None,
             minimum: Minimum::default(),
-            age_keys: age_keys.clone(),
+            keys: KeySources {
+                age_keys: age_keys.clone(),
+                sops: None,
+            },
             reserved: Reserved::default(),
             forge: None,
         })

@@ -1,6 +1,9 @@
 //! Manifests that sops 3.13.3 encrypted for a key of age 1.3.1. The files of `tests/fixtures/sops`
 //! were written by the real programs; `changed.yaml` by `sops set`.
 
+use pleach_testkit::program::script;
+use serde_json::json;
+
 use super::{Folder, Run};
 
 const KEYS: &str = include_str!("../../fixtures/sops/keys.txt");
@@ -263,4 +266,89 @@ fn an_edited_file_is_refused_with_its_place() {
     let expected = "manifests/web/secret.yaml:10: error: the file was edited without sops";
     assert!(lint.stdout.starts_with(expected), "{}", lint.shown());
     assert_nothing_planted(&lint);
+}
+
+/// Runs the process of the controller that renders, with a script in place of sops.
+fn rendered_by(folder: &Folder, program: &str) -> Run {
+    let git = |arguments: &[&str]| {
+        let mut git = assert_cmd::Command::new("git");
+        let output = git.current_dir(folder.path()).args(arguments).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (_folder, path) = script(program).unwrap();
+    let place = json!({"folder": folder.path().join(".git"), "prefix": ""});
+    let sops = json!({"path": path, "variables": {"REGION": "north"}});
+    let request = json!({
+        "place": place, "commit": git(&["rev-parse", "HEAD"]).trim(), "name": "dev",
+        "keys": {"sops": sops},
+    });
+    let mut command = folder.command(&["worker", "render", "--sops"]);
+    folder.finish(command.env("SECRET", "x").write_stdin(request.to_string()))
+}
+
+#[test]
+fn a_restricted_process_decrypts_by_a_program() {
+    let folder = with_values();
+    commit(&folder);
+    let values = "database:\n    password: planted-value-of-a-file\n    port: 5432\nreplicas: 3\n";
+    let program = format!(
+        "test \"$REGION$SECRET\" = north || exit 1\nif grep -q '^database:'; then printf '{}'; else printf '%s' '{PLAIN}'; fi",
+        values.replace('\n', "\\n")
+    );
+    let run = rendered_by(&folder, &program);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    // The values are in the answer, as the age key would give them.
+    for value in PLANTED {
+        assert!(run.stdout.contains(value), "{value}: {}", run.shown());
+    }
+    // One failure of the program is one of the render process, which is repeated later.
+    for (case, program, expected) in [
+        (
+            "no access",
+            "echo planted-value-of-a-file >&2; exit 128",
+            "`sopsProgram` failed: secrets/values.yaml: no key service decrypted the data key",
+        ),
+        ("crash", "kill -SEGV $$", "signal: 11 (SIGSEGV)"),
+    ] {
+        let run = rendered_by(&folder, program);
+        assert_eq!((run.code, &*run.stdout), (1, ""), "{case}: {}", run.shown());
+        assert!(run.stderr.contains(expected), "{case}: {}", run.shown());
+        assert_nothing_planted(&run);
+    }
+}
+
+#[test]
+fn a_plan_decrypts_by_the_program_of_the_user() {
+    let folder = folder();
+    let run = |command: &str, program: &str| {
+        let (_folder, path) = script(program).unwrap();
+        folder.finish(folder.command(&[command, "dev"]).env("PLEACH_SOPS", path))
+    };
+    for (program, expected) in [
+        (
+            "exit 51",
+            "it was edited without sops, or a value was moved",
+        ),
+        (
+            "echo planted-second-value: x",
+            "differs from the file in more than its encrypted values",
+        ),
+    ] {
+        let plan = run("plan", program);
+        assert_eq!(plan.code, 3, "{}", plan.shown());
+        let place = format!("{FILE}:10: error: ");
+        assert!(
+            plan.stderr.contains(&place) && plan.stderr.contains(expected),
+            "{}",
+            plan.shown()
+        );
+        assert_nothing_planted(&plan);
+    }
+    // There is no cluster, but the file is decrypted.
+    let plan = run("plan", &format!("printf '%s' '{PLAIN}'"));
+    assert_ne!(plan.code, 3, "{}", plan.shown());
+    assert_nothing_planted(&plan);
+    // Commands that need no cluster show stand-ins, and do not start the program.
+    let render = run("render", "exit 51");
+    assert_eq!(render.code, 0, "{}", render.shown());
 }

@@ -174,7 +174,7 @@ impl Executor {
             place: reader.place(),
             commit,
             name: self.key.environment.clone(),
-            age_keys: self.current.source_policy.age_keys.clone(),
+            keys: self.current.source_policy.keys.clone(),
         };
         self.keys = self.digest_of_keys();
         let known = self.inputs.as_ref().filter(|(id, _)| Some(*id) == inputs);
@@ -200,7 +200,7 @@ impl Executor {
 
     /// Returns the digest of the file with the keys. `None` without such a file.
     fn digest_of_keys(&self) -> Option<Digest> {
-        let path = self.current.source_policy.age_keys.as_deref()?;
+        let path = self.current.source_policy.keys.age_keys.as_deref()?;
         let bytes = pleach_files::read(path).ok()?;
         Some(Digest::of(&bytes))
     }

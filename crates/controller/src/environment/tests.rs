@@ -19,6 +19,7 @@ use crate::{
     loader::Loader, self_update,
 };
 use pleach_cluster::Connection;
+use pleach_engine::decryption::KeySources;
 use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
 use pleach_git::Revision;
 use pleach_git::{
@@ -73,7 +74,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         connection: Connection::new("pleach/0.0.0"),
         allow: None,
         minimum: Minimum::default(),
-        age_keys: None,
+        keys: KeySources::default(),
         reserved: Reserved::default(),
         forge: None,
     };

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::crash::Crashes;
+use pleach_engine::decryption::KeySources;
 use pleach_engine::load::render_all;
 use pleach_testkit::program::script;
 
@@ -47,7 +48,7 @@ fn repository() -> (tempfile::TempDir, EnvironmentAt) {
         place: serde_json::from_value(place).unwrap(),
         commit: git(&["rev-parse", "HEAD"]),
         name: "dev".to_owned(),
-        age_keys: None,
+        keys: KeySources::default(),
     };
     (folder, at)
 }

@@ -13,6 +13,7 @@ use crate::{
     known_environments::RecordedEnvironment, loader::Loader, self_update::SelfUpdate, source,
 };
 use pleach_cluster::Connection;
+use pleach_engine::decryption::KeySources;
 use pleach_engine::{
     bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim as LeaseIdentity,
 };
@@ -73,7 +74,7 @@ fn repository(environments: &[&str]) -> Repository {
             connection: Connection::new("pleach/0.0.0"),
             allow: None,
             minimum: Minimum::default(),
-            age_keys: None,
+            keys: KeySources::default(),
             reserved: Reserved::default(),
             forge: None,
         })

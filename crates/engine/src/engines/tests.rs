@@ -1,4 +1,3 @@
-use std::io::Cursor;
 use std::os::unix::fs::symlink;
 
 use pleach_model::engines::FORMAT;
@@ -63,22 +62,9 @@ fn a_missing_program_is_no_passing_failure() {
 }
 
 #[test]
-fn frames_are_read_completely_or_not_at_all() {
-    let mut bytes = Vec::new();
-    write_frame(&mut bytes, b"hello").unwrap();
-    assert_eq!(read_frame(&mut Cursor::new(&bytes), 5).unwrap(), b"hello");
-    for (cut, longest) in [(&bytes[..], 4), (&bytes[..12], 5), (&bytes[..3], 5)] {
-        assert!(
-            read_frame(&mut Cursor::new(cut), longest).is_err(),
-            "{cut:?}"
-        );
-    }
-}
-
-#[test]
 fn a_program_that_cannot_be_run_is_described() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join(PROGRAM);
-    let error = execute(&program, b"{}").unwrap_err();
+    let error = try_execute(&program, b"{}").unwrap_err();
     assert!(error.starts_with("failed to start: "), "{error}");
 }

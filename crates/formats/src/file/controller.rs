@@ -251,7 +251,7 @@ pub struct EnvironmentGrant {
     /// its environments.
     pub minimum: Option<Minimum>,
     /// Keys for encrypted files of its branches. Previews of pull requests never get them.
-    pub decryption: Option<Decryption>,
+    pub decryption: Option<Located<Decryption>>,
 }
 
 /// Keys for encrypted files.
@@ -259,7 +259,12 @@ pub struct EnvironmentGrant {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Decryption {
     /// File with age keys, one per line.
-    pub age_keys_file: String,
+    pub age_keys_file: Option<String>,
+    /// Absolute path of a `sops` program, which decrypts files that no age key fits.
+    pub sops_program: Option<String>,
+    /// Names of the environment variables that this program gets. Without any, its environment is
+    /// empty.
+    pub sops_variables: Option<Vec<String>>,
 }
 
 /// The least strict policy of environments. An environment file can only be stricter.

@@ -7,7 +7,9 @@ use pleach_model::finding::Finding;
 use pleach_model::object::Located;
 use pleach_planner::allow::Allow;
 
-use super::{Branches, ConnectionGrant, EnvironmentGrant, KUBECONFIG_KEY, is_subdomain};
+use super::{
+    Branches, ConnectionGrant, Decryption, EnvironmentGrant, KUBECONFIG_KEY, is_subdomain,
+};
 
 /// Returns the branches that a grant declares.
 pub(super) fn branches_of(
@@ -56,6 +58,7 @@ pub(super) fn grant(
         }
         format!("system:serviceaccount:{}", parts.join(":"))
     });
+    let decryption = decryption(value.decryption, findings);
     let minimum = value.minimum.unwrap_or_default();
     let minimum = Minimum {
         interval: minimum.interval.map(|interval| interval.0),
@@ -73,8 +76,50 @@ pub(super) fn grant(
             file::Allow::Only(list) => Some(Allow::new(&list)),
         },
         minimum,
-        age_keys: value.decryption.map(|decryption| decryption.age_keys_file),
+        decryption: decryption?,
     })
+}
+
+/// Returns the keys for encrypted files. `None` if they are not valid.
+fn decryption(
+    declared: Option<Located<file::Decryption>>,
+    findings: &mut Vec<Finding>,
+) -> Option<Decryption> {
+    let Some(Located { value, places }) = declared else {
+        return Some(Decryption::default());
+    };
+    let mut problems = Vec::new();
+    if value.age_keys_file.is_none() && value.sops_program.is_none() {
+        let message = "`decryption`: `ageKeysFile`, `sopsProgram` or both are required";
+        problems.push(places.error("missing-field", message));
+    }
+    let program = value.sops_program.as_deref();
+    if program.is_some_and(|path| !path.starts_with('/')) {
+        let message = "`sopsProgram`: expected an absolute path";
+        problems.push(places.error_at("sopsProgram", "invalid-value", message));
+    }
+    if program.is_none() && value.sops_variables.is_some() {
+        let message = "`sopsVariables` needs `sopsProgram`";
+        problems.push(places.error_at("sopsVariables", "missing-field", message));
+    }
+    let variables = value.sops_variables.unwrap_or_default();
+    for name in variables.iter().filter(|name| !is_variable(name)) {
+        let message = format!("`sopsVariables`: `{name}` is not the name of a variable");
+        problems.push(places.error_at("sopsVariables", "invalid-value", message));
+    }
+    let is_valid = problems.is_empty();
+    findings.extend(problems);
+    is_valid.then_some(Decryption {
+        age_keys: value.age_keys_file,
+        sops_program: value.sops_program,
+        sops_variables: variables,
+    })
+}
+
+fn is_variable(name: &str) -> bool {
+    let is_letter = |byte: u8| byte == b'_' || byte.is_ascii_alphabetic();
+    let is_part = |byte: u8| is_letter(byte) || byte.is_ascii_digit();
+    name.bytes().next().is_some_and(is_letter) && name.bytes().all(is_part)
 }
 
 fn connection(

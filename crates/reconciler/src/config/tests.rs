@@ -579,3 +579,36 @@ fn an_invalid_template_is_refused() {
         );
     }
 }
+
+#[test]
+fn keys_for_encrypted_files_are_checked() {
+    let read = |decryption: &str| {
+        let line = format!("        decryption: {decryption}\n");
+        check(&repository("https://git.example.org/fleet.git", "", &line))
+    };
+    let valid = "{ageKeysFile: keys, sopsProgram: /usr/bin/sops, sopsVariables: [AWS_REGION, _A1]}";
+    let controller = read(valid).unwrap();
+    let decryption = &controller.repositories[0].environments[0].decryption;
+    let expected = Decryption {
+        age_keys: Some("keys".to_owned()),
+        sops_program: Some("/usr/bin/sops".to_owned()),
+        sops_variables: vec!["AWS_REGION".to_owned(), "_A1".to_owned()],
+    };
+    assert_eq!(*decryption, expected);
+    for (decryption, expected) in [
+        ("{}", "`ageKeysFile`, `sopsProgram` or both are required"),
+        ("{sopsProgram: sops}", "expected an absolute path"),
+        (
+            "{ageKeysFile: keys, sopsVariables: [A]}",
+            "`sopsVariables` needs `sopsProgram`",
+        ),
+        (
+            "{sopsProgram: /sops, sopsVariables: [A, 'B=1']}",
+            "`B=1` is not the name of a variable",
+        ),
+    ] {
+        let findings = read(decryption).unwrap_err();
+        assert_eq!(findings.len(), 1, "{decryption}: {findings:?}");
+        assert!(findings[0].contains(expected), "{decryption}: {findings:?}");
+    }
+}

@@ -145,7 +145,7 @@ impl Fixture {
             connection,
             allow: None,
             minimum: Minimum::default(),
-            age_keys: None,
+            keys: KeySources::default(),
             reserved: Reserved::default(),
             forge: None,
         };
