@@ -14,6 +14,7 @@ use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode};
 use axum::routing::get;
 use pleach_cluster::{Connection, OwnCluster};
+use pleach_engine::decryption::KeySources;
 use pleach_files::FileContent;
 use pleach_formats::sync::Minimum;
 use pleach_model::object::ReleaseName;
