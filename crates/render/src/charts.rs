@@ -52,12 +52,28 @@ pub(super) fn run<'a>(
     }
 }
 
-/// Reports at a release that there is no answer.
-pub(super) fn no_answer(release: &ResolvedRelease, error: &EnginesError) -> Finding {
-    let place = release
-        .charts
-        .first()
-        .map(|chart| &chart.origin)
+/// Reports at a release that there is no answer. Several charts are tried alone, to find the one that
+/// ends the program.
+pub(super) fn no_answer(
+    release: &ResolvedRelease,
+    engines: Option<&dyn Engines>,
+    prepared: &Prepared<'_>,
+    error: &EnginesError,
+) -> Finding {
+    let is_several = prepared.charts.len() > 1 && matches!(error, EnginesError::Failed(_));
+    let mut charts = prepared.charts.iter().filter(|_| is_several);
+    let failing = charts.find(|(_, chart)| {
+        let request = EngineRequest {
+            format: FORMAT,
+            charts: vec![chart.clone()],
+            kustomizations: Vec::new(),
+        };
+        let answer = engines.map(|engines| engines.run(&request));
+        matches!(answer, Some(Err(EnginesError::Failed(_))))
+    });
+    let place = failing
+        .map(|(source, _)| &source.origin)
+        .or_else(|| release.charts.first().map(|chart| &chart.origin))
         .or_else(|| release.kustomize.as_ref().map(|overlay| &overlay.origin));
     let place = place.unwrap_or(&release.origin).clone();
     let (code, hint) = match error {

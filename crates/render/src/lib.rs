@@ -292,16 +292,16 @@ fn render_charts(
             for part in &mut parts {
                 match charts::run(engines, std::iter::once(part.1)) {
                     Ok(answer) => add(part, &mut Answers::from(answer)),
-                    Err(error) => part
-                        .0
-                        .findings
-                        .push(charts::no_answer(part.0.release, &error)),
+                    Err(error) => {
+                        let finding = charts::no_answer(part.0.release, engines, part.1, &error);
+                        part.0.findings.push(finding);
+                    }
                 }
             }
         }
         Err(error) => {
-            for (one, _) in parts {
-                let finding = charts::no_answer(one.release, &error);
+            for (one, prepared) in parts {
+                let finding = charts::no_answer(one.release, engines, prepared, &error);
                 one.findings.push(finding);
             }
         }

@@ -2,8 +2,10 @@
 //! and runs the ignored tests.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
 
 use pleach_testkit::tls_front::TlsFront;
 use serde_json::json;
@@ -147,6 +149,181 @@ fn an_overlay_renders_and_reads_nothing_else() {
         let run = with_program(&folder, &["render", "dev"]);
         assert_eq!(run.code, 3, "{resource}: {}", run.shown());
     }
+}
+
+/// Fails if a render of the chart `web` with this template does not end with exit code 3 and a finding
+/// that starts with `expected`.
+fn assert_refused(folder: &Folder, name: &str, template: &str, expected: &str) {
+    folder.write("manifests/web/chart/templates/settings.yaml", template);
+    let started = Instant::now();
+    let run = with_program(folder, &["render", "dev"]);
+    let took = started.elapsed();
+    assert_eq!(run.code, 3, "{name}: {}", run.shown());
+    assert!(run.stderr.starts_with(expected), "{name}: {}", run.shown());
+    // The message can quote a template, but not without end.
+    assert!(run.stderr.len() < 20 << 10, "{name}: {}", run.stderr.len());
+    assert!(took < Duration::from_mins(1), "{name}: {took:?}");
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn charts_without_end_fail_at_a_place() {
+    let folder = chart();
+    let values = "size: 1\ncolor: red\nagain: '{{ tpl .Values.again . }}'\n";
+    folder.write("manifests/web/chart/values.yaml", values);
+    fs::remove_file(folder.path().join("manifests/web/chart/values.schema.json")).unwrap();
+    let template = "manifests/web/chart/templates/settings.yaml";
+    let (first, second) = (
+        format!("{template}:1: error: "),
+        format!("{template}:2: error: "),
+    );
+    // Memory ends these, and with it the program. The place is that of the chart.
+    let program = "manifests/web/bundle.yaml:3: error: `pleach-engines` failed: (exit status: 2): ";
+    for (name, text, expected) in [
+        (
+            "include",
+            "{{ define \"a\" }}{{ include \"a\" . }}{{ end }}\n{{ include \"a\" . }}",
+            &*second,
+        ),
+        (
+            "template",
+            "{{ define \"a\" }}{{ template \"a\" . }}{{ end }}\n{{ template \"a\" . }}",
+            &first,
+        ),
+        ("tpl", "\n{{ tpl .Values.again . }}", program),
+        (
+            "output of loops",
+            "a: {{ range until 100000 }}{{ range until 10000 }}xxxxxxxxxx{{ end }}{{ end }}",
+            program,
+        ),
+        (
+            "output of a function",
+            "a: {{ repeat 80000000 \"x\" }}",
+            program,
+        ),
+        (
+            "doubled text",
+            "{{ $a := \"xx\" }}{{ range until 60 }}{{ $a = print $a $a }}{{ end }}{{ $a }}",
+            program,
+        ),
+        ("list", "{{ range until 2000000000 }}{{ end }}", program),
+        (
+            "documents",
+            "{{ range until 2000000 }}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a-{{ . }}}\n{{ end }}",
+            program,
+        ),
+    ] {
+        assert_refused(&folder, name, text, expected);
+    }
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn a_chart_that_computes_without_end_is_stopped() {
+    let text = "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}";
+    let expected =
+        "manifests/web/bundle.yaml:3: error: `pleach-engines` failed: it took longer than 30s";
+    assert_refused(&chart(), "loops", text, expected);
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn of_several_charts_the_failing_one_has_the_place() {
+    let folder = chart();
+    folder.write(
+        "manifests/web/bundle.yaml",
+        &format!(
+            "{HEADER}: Bundle\ncharts:\n- {{path: good, name: good, values: empty.yaml}}\n- {{path: chart, values: empty.yaml}}\n"
+        ),
+    );
+    folder.write("manifests/web/empty.yaml", "{}\n");
+    let good = "apiVersion: v2\nname: good\nversion: 1.0.0\n";
+    folder.write("manifests/web/good/Chart.yaml", good);
+    let text = "a: {{ repeat 80000000 \"x\" }}";
+    let expected =
+        "manifests/web/bundle.yaml:5: error: `pleach-engines` failed: (exit status: 2): ";
+    assert_refused(&folder, "second", text, expected);
+}
+
+#[test]
+#[ignore = "make test-engines"]
+fn charts_and_overlays_reach_no_other_files_and_no_network() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let folder = chart();
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n";
+    folder.write(
+        "manifests/web/chart/templates/settings.yaml",
+        &format!(
+            "{map}  a: {{{{ .Files.Get \"/etc/passwd\" | quote }}}}\n  b: {{{{ .Files.Get \"../../../pleach.yaml\" | quote }}}}\n  c: {{{{ len (.Files.Glob \"/etc/*\") | quote }}}}\n"
+        ),
+    );
+    let run = with_program(&folder, &["render", "dev"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    let data = "  a: \"\"\n  b: \"\"\n  c: \"0\"\n";
+    assert!(run.stdout.contains(data), "{}", run.shown());
+
+    // A link within a chart or overlay is refused, wherever it leads.
+    for (link, target) in [
+        ("chart/templates/link.yaml", "/etc/passwd"),
+        ("chart/folder", ".."),
+    ] {
+        let path = folder.path().join("manifests/web").join(link);
+        symlink(target, &path).unwrap();
+        let run = with_program(&folder, &["render", "dev"]);
+        assert_eq!(run.code, 3, "{link}: {}", run.shown());
+        let expected =
+            format!("manifests/web/{link}: error: links and submodules are not followed");
+        assert!(run.stderr.starts_with(&expected), "{link}: {}", run.shown());
+        fs::remove_file(path).unwrap();
+    }
+
+    folder.write(
+        "manifests/web/bundle.yaml",
+        &format!("{HEADER}: Bundle\nkustomize: {{path: overlay}}\n"),
+    );
+    fs::remove_dir_all(folder.path().join("manifests/web/chart")).unwrap();
+    let function = "apiVersion: example.org/v1\nkind: Run\nmetadata:\n  name: a\n  annotations: {config.kubernetes.io/function: 'exec: {path: /bin/true}'}\n";
+    folder.write("manifests/web/overlay/function.yaml", function);
+    let file = "manifests/web/overlay/kustomization.yaml";
+    for (text, line, code) in [
+        (
+            format!("resources:\n- http://{address}/a.yaml\n"),
+            2,
+            "is not in the repository",
+        ),
+        (
+            format!("resources:\n- https://{address}/org/repo?ref=main\n"),
+            2,
+            "is not in the repository",
+        ),
+        (
+            format!("bases: [git::http://{address}/repo]\n"),
+            1,
+            "is not in the repository",
+        ),
+        ("resources: [/etc/passwd]\n".to_owned(), 1, "`resources[0]`"),
+        (
+            "generators: [function.yaml]\n".to_owned(),
+            1,
+            "`generators[0]`",
+        ),
+        (
+            format!("helmCharts: [{{name: a, repo: 'http://{address}/'}}]\n"),
+            1,
+            "`helmCharts`",
+        ),
+    ] {
+        folder.write(file, &text);
+        let run = with_program(&folder, &["render", "dev"]);
+        assert_eq!(run.code, 3, "{text}: {}", run.shown());
+        let place = format!("{file}:{line}: error: ");
+        assert!(run.stderr.starts_with(&place), "{text}: {}", run.shown());
+        assert!(run.stderr.contains(code), "{text}: {}", run.shown());
+    }
+    let connection = listener.accept().map_err(|error| error.kind());
+    assert_eq!(connection.unwrap_err(), ErrorKind::WouldBlock);
 }
 
 #[test]
