@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [FILE]: builds pleach-engines, by default as target/engines/pleach-engines.
-# build.sh tools: builds helm, kustomize, crane and cosign, which tests compare
-# with, into the user's cache:
+# build.sh tools: builds helm, sops, kustomize, crane and cosign, which tests
+# compare with, into the user's cache:
 #
 #   ${XDG_CACHE_HOME:-~/.cache}/pleach/referees/
 #
@@ -60,6 +60,7 @@ build() { # PROGRAM MODULE PACKAGE
   mv -- "$new/$1" "$cache/$1"
 }
 build helm helm.sh/helm/v4 helm.sh/helm/v4/cmd/helm
+build sops github.com/getsops/sops/v3 github.com/getsops/sops/v3/cmd/sops
 build kustomize sigs.k8s.io/kustomize/kustomize/v5 sigs.k8s.io/kustomize/kustomize/v5
 build crane github.com/google/go-containerregistry github.com/google/go-containerregistry/cmd/crane
 build cosign github.com/sigstore/cosign/v3 github.com/sigstore/cosign/v3/cmd/cosign

@@ -2,7 +2,7 @@
 //! were written by the real programs; `changed.yaml` by `sops set`.
 
 use pleach_testkit::program::script;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Folder, Run};
 
@@ -268,22 +268,30 @@ fn an_edited_file_is_refused_with_its_place() {
     assert_nothing_planted(&lint);
 }
 
-/// Runs the process of the controller that renders, with a script in place of sops.
-fn rendered_by(folder: &Folder, program: &str) -> Run {
+/// Runs the process of the controller that renders, with these keys.
+fn rendered_with(folder: &Folder, keys: &Value) -> Run {
     let git = |arguments: &[&str]| {
         let mut git = assert_cmd::Command::new("git");
         let output = git.current_dir(folder.path()).args(arguments).unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let (_folder, path) = script(program).unwrap();
     let place = json!({"folder": folder.path().join(".git"), "prefix": ""});
-    let sops = json!({"path": path, "variables": {"REGION": "north"}});
     let request = json!({
-        "place": place, "commit": git(&["rev-parse", "HEAD"]).trim(), "name": "dev",
-        "keys": {"sops": sops},
+        "place": place, "commit": git(&["rev-parse", "HEAD"]).trim(), "name": "dev", "keys": keys,
     });
-    let mut command = folder.command(&["worker", "render", "--sops"]);
+    let mut command = folder.command(&["worker", "render"]);
+    command.args(keys.get("sops").map(|_| "--sops"));
     folder.finish(command.env("SECRET", "x").write_stdin(request.to_string()))
+}
+
+/// Runs the process of the controller that renders, with a script in place of sops.
+fn rendered_by(folder: &Folder, program: &str) -> Run {
+    let (_folder, path) = script(program).unwrap();
+    let variables = json!({"REGION": "north"});
+    rendered_with(
+        folder,
+        &json!({"sops": {"path": path, "variables": variables}}),
+    )
 }
 
 #[test]
@@ -351,4 +359,95 @@ fn a_plan_decrypts_by_the_program_of_the_user() {
     // Commands that need no cluster show stand-ins, and do not start the program.
     let render = run("render", "exit 51");
     assert_eq!(render.code, 0, "{}", render.shown());
+}
+
+/// The real program, which `make interop` builds.
+mod referee {
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Plain values that sops spells in another way when it decrypts a file.
+    const SPELLINGS: &str = "a: 0x10\nb: 1_000\nc: 017\nd: 2026-01-02\ne: .5\nf: 1e3\ng: yes\nh: ~\ni: ''\nj: 1e21\nk: 2026-01-02 03:04:05\nl: -0\nm: 1.0\nn: 0o17\no: 0b11\np: '0x10'\nq: |\n  two\n  lines\nr: >-\n  one\n  line\ns: [1, {t: TRUE}]\nu: \"\\u00e4\\t\"\n";
+
+    fn sops() -> PathBuf {
+        let programs =
+            std::env::var_os("PLEACH_REFEREES").expect("make interop sets PLEACH_REFEREES");
+        PathBuf::from(programs).join("sops")
+    }
+
+    fn run(folder: &Folder, arguments: &[&str]) -> Vec<u8> {
+        let mut command = Command::new(sops());
+        let output = command.current_dir(folder.path()).args(arguments).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        output.stdout
+    }
+
+    /// Returns the answers by an age key of pleach, and by sops with the same key.
+    fn both(folder: &Folder) -> [Run; 2] {
+        folder.write("keys.txt", KEYS);
+        let keys = folder.path().join("keys.txt");
+        let variables = json!({"SOPS_AGE_KEY_FILE": keys});
+        let program = json!({"path": sops(), "variables": variables});
+        [json!({"ageKeys": keys}), json!({"sops": program})]
+            .map(|keys| rendered_with(folder, &keys))
+    }
+
+    #[test]
+    #[ignore = "needs sops: make interop"]
+    fn sops_gives_what_an_age_key_gives() {
+        let folder = with_values();
+        let recipient = SECRET.split("recipient: ").nth(1).unwrap();
+        let recipient = recipient.lines().next().unwrap();
+        let spellings = format!("{SPELLINGS}secret: {{number: 5, flag: true, float: 1.5}}\n");
+        folder.write("spellings.yaml", &spellings);
+        let arguments = [
+            "encrypt",
+            "--age",
+            recipient,
+            "--encrypted-regex",
+            "^secret$",
+        ];
+        let encrypted = run(&folder, &[&arguments[..], &["spellings.yaml"]].concat());
+        folder.write("spellings.yaml", &String::from_utf8(encrypted).unwrap());
+        let environment = folder.read("environments/dev.yaml");
+        folder.write(
+            "environments/dev.yaml",
+            &environment.replace(
+                "[secrets/values.yaml]",
+                "[spellings.yaml, secrets/values.yaml]",
+            ),
+        );
+        folder.write(
+            "manifests/web/spellings.yaml.j2",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: spellings}\ndata: {all: '{{ values.secret.number }} {{ values.secret.flag }} {{ values.secret.float }}'}\n",
+        );
+        commit(&folder);
+        let [key, program] = both(&folder);
+        assert_eq!(key.code, 0, "{}", key.shown());
+        assert!(key.stdout.contains("5 true 1.5"), "{}", key.shown());
+        for value in PLANTED {
+            assert!(key.stdout.contains(value), "{value}");
+        }
+        assert_eq!(key.shown(), program.shown());
+    }
+
+    #[test]
+    #[ignore = "needs sops: make interop"]
+    fn exit_codes_of_sops_are_known() {
+        let folder = folder();
+        folder.write(FILE, &SECRET.replace("name: web", "name: wed"));
+        commit(&folder);
+        let [_, edited] = both(&folder);
+        assert_eq!(edited.code, 0, "{}", edited.shown());
+        let expected = "it was edited without sops, or a value was moved (exit status: 51)";
+        assert!(edited.stdout.contains(expected), "{}", edited.shown());
+        let program = json!({"path": sops(), "variables": {}});
+        let without = rendered_with(&folder, &json!({"sops": program}));
+        assert_eq!(without.code, 1, "{}", without.shown());
+        let expected = format!("{FILE}: no key service decrypted the data key (exit status: 128)");
+        assert!(without.stderr.contains(&expected), "{}", without.shown());
+    }
 }
