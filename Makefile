@@ -38,6 +38,9 @@ interop: engines engines-tools ## Test pleach-engines, and compare it with helm 
 	PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" \
 		cargo test --workspace --all-features --test it -- --ignored oci::referee sops::referee
 	@$(MAKE) --no-print-directory test-engines
+	PLEACH_ENGINES="$(CURDIR)/target/engines/pleach-engines" \
+		PLEACH_REFEREES="$${XDG_CACHE_HOME:-$$HOME/.cache}/pleach/referees" \
+		cargo test --workspace --all-features --test control_plane -- --ignored referee::
 
 words: ## List words of the banned list, for a review
 	tools/banned-words.sh

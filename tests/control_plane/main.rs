@@ -81,6 +81,7 @@ mod readme;
 mod reads;
 mod recover;
 mod recreate;
+mod referee;
 mod refusals;
 mod removal;
 mod replicas;
