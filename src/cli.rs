@@ -35,6 +35,7 @@ mod preview;
 mod promote;
 mod push;
 mod recover;
+mod registry;
 mod render;
 mod rollback;
 mod run;

@@ -1,17 +1,14 @@
 //! `pleach push`: publishes the files of a commit as an OCI artifact.
 
-use std::env::var_os;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pleach_model::oci::{OciRepository, check_tag};
 use pleach_oci::artifact::{Origin, Package};
-use pleach_oci::credentials;
 use pleach_oci::push::push;
-use pleach_oci::registry::{Access, Registry};
-use pleach_oci::{Class, OciError};
+use pleach_oci::registry::Registry;
 
 use super::error::{CliError, Kind};
+use super::registry::RegistryArgs;
 use super::{Context, Exit, Ui};
 
 /// Time-out of all requests of a push together.
@@ -40,20 +37,15 @@ pub(crate) struct PushArgs {
     #[arg(long, value_name = "TAG")]
     tag: String,
 
-    /// File with the credentials of registries [default: that of docker]
-    #[arg(long, value_name = "FILE")]
-    docker_config: Option<PathBuf>,
-
-    /// File with CA certificates, besides those of the machine
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    access: RegistryArgs,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PushArgs) -> Result<Exit, CliError> {
     let usage = |error: &dyn std::error::Error| CliError::usage(error.to_string());
     let repository = OciRepository::parse(&args.address).map_err(|error| usage(&error))?;
     check_tag(&args.tag).map_err(|error| usage(&error))?;
-    let access = access(&repository, &args)?;
+    let access = args.access.access(&repository)?;
     let source = ctx.source()?;
     let revision = match &ctx.settings.revision {
         Some(revision) => revision.clone(),
@@ -88,52 +80,4 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PushArgs) -> Result<Ex
         "{digest}  {revision} {short}  {files} files, {size} KiB"
     ));
     Ok(Exit::DONE)
-}
-
-/// Reads the credentials for a registry, and the CA certificates.
-fn access(repository: &OciRepository, args: &PushArgs) -> Result<Access, CliError> {
-    let config = match &args.docker_config {
-        Some(file) => Some(pleach_files::read(file)?),
-        None => match docker_config() {
-            Some(file) if pleach_files::exists(&file)? => Some(pleach_files::read(&file)?),
-            _ => None,
-        },
-    };
-    let credentials = config
-        .map(|config| credentials::read(&config, &repository.host))
-        .transpose()
-        .map_err(|error| CliError::new(Kind::Failed, error))?;
-    let authorities = args.ca.as_deref().map(pleach_files::read).transpose()?;
-    Ok(Access {
-        credentials: credentials.flatten(),
-        authorities,
-    })
-}
-
-/// Returns the configuration file of docker that belongs to the user.
-#[expect(clippy::disallowed_methods, reason = "settings are read here")]
-fn docker_config() -> Option<PathBuf> {
-    let folder = var_os("DOCKER_CONFIG").map(PathBuf::from);
-    let folder = folder.or_else(|| Some(Path::new(&var_os("HOME")?).join(".docker")))?;
-    Some(folder.join("config.json"))
-}
-
-impl From<OciError> for CliError {
-    fn from(error: OciError) -> Self {
-        let kind = match error.class() {
-            Some(
-                Class::Unauthorized
-                | Class::NotFound
-                | Class::RateLimited { .. }
-                | Class::Unavailable,
-            ) => Kind::Cluster,
-            Some(Class::Refused) | None => Kind::Failed,
-        };
-        let hint = error.hint();
-        let error = Self::new(kind, error);
-        match hint {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
-    }
 }

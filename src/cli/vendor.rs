@@ -2,31 +2,39 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pleach_config::BundleCharts;
 use pleach_formats::file::Chart;
 use pleach_model::object::{Located, yaml};
+use pleach_model::oci::{OciRepository, SCHEME, is_digest};
 use pleach_model::tree::{FileTree as _, TreeKind};
+use pleach_oci::chart;
+use pleach_oci::registry::Registry;
 use pleach_render::package;
 use semver::Version;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
+use super::registry::RegistryArgs;
 use super::{Context, Exit, Ui};
 use pleach_files::{FileContent, WorkingTree};
 use pleach_forge::download::{address, download};
 
 /// Maximum size of the index of a chart repository, in bytes.
 const LARGEST_INDEX: usize = 64 << 20;
+/// Time-out of all requests to a registry together.
+const DOWNLOADING: Duration = Duration::from_mins(5);
 /// Maximum size of a package, in bytes.
 const LARGEST_PACKAGE: usize = 16 << 20;
 
 /// Download the charts of a bundle
 ///
 /// Downloads each chart with a `from` into the folder of the bundle or version,
-/// and sets its digest. The file name of `path` is the name of the chart in its
-/// repository. No other command downloads charts.
+/// and sets its digest. For an https repository, the file name of `path` is the
+/// name of the chart; an oci:// address names the chart itself. No other command
+/// downloads charts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,20 +50,23 @@ pub(crate) struct VendorArgs {
     #[arg(long, value_name = "NAME")]
     chart: Option<String>,
 
-    /// Version of the chart [default: the present one, else the newest one]
+    /// Version of the chart, or digest of its manifest in a registry [default: the present one, else the newest one]
     #[arg(long, value_name = "VERSION", conflicts_with = "check")]
     to: Option<String>,
 
     /// Compare the files with their digests, and download nothing; exit code 1 if one differs
     #[arg(long)]
     check: bool,
+
+    #[command(flatten)]
+    access: RegistryArgs,
 }
 
 /// A package of a chart repository.
 #[derive(Debug, PartialEq, Eq)]
 struct Offer {
     version: Version,
-    /// Address, possibly relative to the repository.
+    /// Address, possibly relative to the repository. In a registry, the tag.
     url: String,
     /// SHA-256 in hexadecimal, if the repository states it.
     digest: Option<String>,
@@ -91,7 +102,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: VendorArgs) -> Result<
                 index,
                 chart,
             };
-            vendoring.run(ui, args.to.as_deref()).await?;
+            vendoring.run(ui, &args).await?;
         }
     }
     Ok(if differs { Exit::FAILED } else { Exit::DONE })
@@ -191,6 +202,75 @@ fn folder_files(
     names.into_iter().map(read).collect()
 }
 
+/// Place from which a chart comes.
+enum Source<'a> {
+    /// Address of a chart repository, which has an index.
+    Index(&'a str),
+    /// Chart in a registry.
+    Registry(OciRepository),
+}
+
+/// Downloaded package.
+struct Package {
+    /// Version by its repository, without `v`. `None`: the digest was requested.
+    version: Option<String>,
+    /// Address, for messages.
+    place: String,
+    content: Vec<u8>,
+}
+
+/// Downloads a package from a registry.
+async fn of_registry(
+    repository: &OciRepository,
+    desired: Option<&str>,
+    args: &VendorArgs,
+) -> Result<Package, CliError> {
+    let registry = Registry::connect(repository, &args.access.access(repository)?, DOWNLOADING)?;
+    let (version, digest) = match desired {
+        Some(digest) if is_digest(digest) => (None, digest.to_owned()),
+        desired => {
+            let (version, tag) = version_of(&registry, desired).await?;
+            (Some(version), registry.resolve(&tag).await?)
+        }
+    };
+    Ok(Package {
+        version,
+        content: chart::package(&registry, &digest, LARGEST_PACKAGE as u64).await?,
+        place: format!("{repository}@{digest}"),
+    })
+}
+
+/// Returns a version of a chart in a registry, with its tag.
+async fn version_of(
+    registry: &Registry,
+    desired: Option<&str>,
+) -> Result<(String, String), CliError> {
+    // A tag cannot contain `+`.
+    let offer = |tag: String| {
+        let version = tag.trim_start_matches('v').replace('_', "+");
+        Some(Offer {
+            version: version.parse().ok()?,
+            url: tag,
+            digest: None,
+        })
+    };
+    let offers = registry.tags().await?.into_iter().filter_map(offer);
+    let chosen = choose(offers.collect(), desired).map_err(|message| {
+        CliError::new(
+            Kind::Failed,
+            format!("{}: {message}", registry.repository()),
+        )
+    })?;
+    Ok((chosen.version.to_string(), chosen.url))
+}
+
+/// Returns the version of a package.
+fn version_in(files: &BTreeMap<String, Bytes>) -> Option<String> {
+    let chart = String::from_utf8_lossy(files.get("Chart.yaml")?).into_owned();
+    let chart = yaml::parse_documents(&chart).ok()?.pop()?.value;
+    Some(chart["version"].as_str()?.to_owned())
+}
+
 /// Download of one chart.
 struct Vendoring<'a> {
     folder: &'a Path,
@@ -203,35 +283,28 @@ struct Vendoring<'a> {
 }
 
 impl Vendoring<'_> {
-    async fn run(&self, ui: &mut Ui, to: Option<&str>) -> Result<(), CliError> {
-        let from = self.from()?;
+    async fn run(&self, ui: &mut Ui, args: &VendorArgs) -> Result<(), CliError> {
         let present = self.present();
-        let desired = to.map(str::to_owned).or_else(|| present.clone());
-        let index = address(from, "index.yaml").map_err(failed)?;
-        let index = download(&index, LARGEST_INDEX).await.map_err(failed)?;
-        let offers = offers(&String::from_utf8_lossy(&index), file_name(self.chart));
-        let offer = choose(offers, desired.as_deref())
-            .map_err(|message| CliError::new(Kind::Failed, format!("{from}: {message}")))?;
-        let url = address(from, &offer.url).map_err(failed)?;
-        let content = download(&url, LARGEST_PACKAGE).await.map_err(failed)?;
+        let desired = args.to.as_deref().or(present.as_deref());
+        let Package {
+            version,
+            place,
+            content,
+        } = match self.source()? {
+            Source::Index(from) => self.of_index(from, desired).await?,
+            Source::Registry(repository) => of_registry(&repository, desired, args).await?,
+        };
         let digest = package::package_digest(&content);
-        let stated = offer
-            .digest
-            .as_ref()
-            .map(|stated| format!("sha256:{stated}"));
-        if stated.as_ref().is_some_and(|stated| *stated != digest) {
-            let message = format!("{url} has another digest than its index states: {digest}");
-            return Err(CliError::new(Kind::Failed, message));
-        }
+        self.check_pin(args, (&version, present.as_deref()), &digest, &place)?;
         let files = package::unpack(&content).map_err(|error| {
-            let message = format!("{url} cannot be unpacked: {error}");
+            let message = format!("{place} cannot be unpacked: {error}");
             CliError::new(Kind::Failed, message)
         })?;
         self.write(content, &digest)?;
-        let version = &offer.version;
+        let version = version_in(&files).or(version).unwrap_or_default();
         let change = match present {
-            Some(present) if present != version.to_string() => format!("{present} -> {version}"),
-            _ => version.to_string(),
+            Some(present) if present != version => format!("{present} -> {version}"),
+            _ => version,
         };
         let path = &self.path;
         let (all, definitions) = counts(files.keys());
@@ -240,8 +313,58 @@ impl Vendoring<'_> {
         Ok(())
     }
 
-    /// Returns the address of the chart repository.
-    fn from(&self) -> Result<&str, CliError> {
+    /// Downloads a package from a chart repository.
+    async fn of_index(&self, from: &str, desired: Option<&str>) -> Result<Package, CliError> {
+        let index = address(from, "index.yaml").map_err(failed)?;
+        let index = download(&index, LARGEST_INDEX).await.map_err(failed)?;
+        let offers = offers(&String::from_utf8_lossy(&index), file_name(self.chart));
+        let offer = choose(offers, desired)
+            .map_err(|message| CliError::new(Kind::Failed, format!("{from}: {message}")))?;
+        let url = address(from, &offer.url).map_err(failed)?;
+        let content = download(&url, LARGEST_PACKAGE).await.map_err(failed)?;
+        let digest = package::package_digest(&content);
+        let stated = offer.digest.map(|stated| format!("sha256:{stated}"));
+        if stated.is_some_and(|stated| stated != digest) {
+            let message = format!("{url} has another digest than its index states: {digest}");
+            return Err(CliError::new(Kind::Failed, message));
+        }
+        Ok(Package {
+            version: Some(offer.version.to_string()),
+            place: url.to_string(),
+            content,
+        })
+    }
+
+    /// Refuses another package in place of the declared one, if the user does not ask for another
+    /// version. A repository can replace the package of a version.
+    fn check_pin(
+        &self,
+        args: &VendorArgs,
+        (version, present): (&Option<String>, Option<&str>),
+        digest: &str,
+        place: &str,
+    ) -> Result<(), CliError> {
+        let is_same = match (&args.to, version) {
+            (None, _) => true,
+            (Some(_), Some(version)) => {
+                present.map(|present| present.trim_start_matches('v')) == Some(version)
+            }
+            (Some(_), None) => false,
+        };
+        match &self.chart.digest {
+            Some(pinned) if is_same && pinned != digest => {
+                let name = name_of(self.chart);
+                let message =
+                    format!("{place} has another digest than chart {name} declares: {digest}");
+                let hint = "the repository replaced the package; to accept it, remove `digest` of the chart";
+                Err(CliError::new(Kind::Failed, message).hint(hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the place from which the chart comes.
+    fn source(&self) -> Result<Source<'_>, CliError> {
         let refuse =
             |message: String, hint: &str| Err(CliError::new(Kind::Repository, message).hint(hint));
         let name = name_of(self.chart);
@@ -249,25 +372,25 @@ impl Vendoring<'_> {
             let message = format!("chart {name} is a folder");
             return refuse(message, "set `path` to a file that ends in .tgz");
         }
-        match self.chart.from.as_deref() {
-            None => refuse(
-                format!("chart {name} has no `from`"),
-                "set `from: https://…`",
+        let Some(from) = self.chart.from.as_deref() else {
+            let message = format!("chart {name} has no `from`");
+            return refuse(message, "set `from: https://…` or `from: oci://…`");
+        };
+        if !from.starts_with(SCHEME) {
+            return Ok(Source::Index(from));
+        }
+        match OciRepository::parse(from) {
+            Ok(repository) => Ok(Source::Registry(repository)),
+            Err(error) => refuse(
+                format!("chart {name}: {error}"),
+                "write `oci://HOST/REPOSITORY/CHART`, without a tag and without a digest",
             ),
-            Some(from) if from.starts_with("oci://") => refuse(
-                format!("chart {name}: registries are not supported yet as `from`"),
-                "download the package with `helm pull`, and set its `digest`",
-            ),
-            Some(from) => Ok(from),
         }
     }
 
     /// Returns the version of the present package.
     fn present(&self) -> Option<String> {
-        let files = package::unpack(&self.tree.read(&self.path).ok()?).ok()?;
-        let chart = String::from_utf8_lossy(files.get("Chart.yaml")?).into_owned();
-        let chart = yaml::parse_documents(&chart).ok()?.pop()?.value;
-        Some(chart["version"].as_str()?.to_owned())
+        version_in(&package::unpack(&self.tree.read(&self.path).ok()?).ok()?)
     }
 
     /// Writes the package, and its digest into the file that declares it.

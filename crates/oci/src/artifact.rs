@@ -183,7 +183,12 @@ impl Manifest {
 
     /// Returns the layer with the files.
     pub(crate) fn content(&self, what: &str) -> Result<&Descriptor, OciError> {
-        let is_content = |layer: &&Descriptor| matches!(&*layer.media_type, CONTENT | LAYER);
+        self.layer([CONTENT, LAYER], what)
+    }
+
+    /// Returns the only layer of one of the types. `what` names the artifact in errors.
+    pub(crate) fn layer(&self, types: [&str; 2], what: &str) -> Result<&Descriptor, OciError> {
+        let is_content = |layer: &&Descriptor| types.contains(&&*layer.media_type);
         let mut layers = self.layers.iter().filter(is_content);
         match (layers.next(), layers.next()) {
             (Some(layer), None) => Ok(layer),
@@ -191,7 +196,8 @@ impl Manifest {
                 what: what.to_owned(),
                 why: match first {
                     None => format!(
-                        "has no layer of files: expected one of the type {CONTENT} or {LAYER}"
+                        "has no layer of files: expected one of the type {}",
+                        types.join(" or ")
                     ),
                     Some(_) => "has several layers of files: expected one".to_owned(),
                 },

@@ -2,10 +2,12 @@
 //!
 //! [`registry`] has the requests to a registry, with deadlines and limits. [`artifact`] is the
 //! format of an artifact, [`verify`] checks signatures, and [`pull`] and [`push`] use all of them.
+//! [`chart`] pulls packages of Helm charts.
 //! Media types and annotations are those of Flux. Signatures are those of cosign with keys.
 
 pub mod artifact;
 mod challenge;
+pub mod chart;
 pub mod credentials;
 mod error;
 pub mod pull;

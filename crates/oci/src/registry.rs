@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use http::header::LOCATION;
-use pleach_model::oci::{OciRepository, is_digest};
+use http::header::{LINK, LOCATION};
+use pleach_model::oci::{OciRepository, check_tag, is_digest};
 use reqwest::Url;
+use serde::Deserialize;
 
 use crate::artifact::{Descriptor, INDEX, MANIFEST};
 use crate::credentials::Credentials;
@@ -16,6 +17,10 @@ use crate::{Class, OciError, digest_of};
 
 /// Maximum size of a manifest, in bytes: the limit that the specification asks of registries.
 const LARGEST_MANIFEST: u64 = 4 << 20;
+/// Query for a page of tags. Registries can have smaller pages.
+const PAGE: &str = "n=1000";
+/// Maximum number of pages of tags.
+const MOST_PAGES: usize = 50;
 /// Header with the digest of a manifest.
 const DIGEST: &str = "docker-content-digest";
 /// Host of the API of Docker Hub.
@@ -104,6 +109,34 @@ impl Registry {
         let url = self.url(&format!("manifests/{tag}"));
         let call = get(what, url, LARGEST_MANIFEST).accepting(ACCEPTED);
         optional(self.sender.send(&call).await)
+    }
+
+    /// Returns the tags, in the order of the registry. Ignores those that are not valid.
+    pub async fn tags(&self) -> Result<Vec<String>, OciError> {
+        let mut call = get(
+            format!("list the tags of {}", self.repository),
+            self.url("tags/list"),
+            LARGEST_MANIFEST,
+        );
+        call.url.set_query(Some(PAGE));
+        let invalid = |why: String| OciError::Format {
+            what: self.repository.to_string(),
+            why,
+        };
+        let mut tags = Vec::new();
+        for _ in 0..MOST_PAGES {
+            let answer = self.sender.send(&call).await?;
+            // The text of the error can quote foreign text of any length.
+            let page: Tags = serde_json::from_slice(&answer.body)
+                .map_err(|_| invalid("has an invalid list of tags".to_owned()))?;
+            let found = page.tags.unwrap_or_default().into_iter();
+            tags.extend(found.filter(|tag| check_tag(tag).is_ok()));
+            let Some(next) = next_page(&answer) else {
+                return Ok(tags);
+            };
+            call.url = self.sender.checked(&call, call.url.join(next).ok())?;
+        }
+        Err(invalid(format!("has more than {MOST_PAGES} pages of tags")))
     }
 
     /// Returns the index of the manifests that refer to a manifest. `None` if the registry does not
@@ -208,6 +241,19 @@ impl Call {
             ..self
         }
     }
+}
+
+/// Page of a list of tags.
+#[derive(Deserialize)]
+struct Tags {
+    tags: Option<Vec<String>>,
+}
+
+/// Returns the address of the next page: `<ADDRESS>; rel="next"`.
+fn next_page(answer: &Answer) -> Option<&str> {
+    let link = answer.headers.get(LINK)?.to_str().ok()?;
+    let (address, relation) = link.strip_prefix('<')?.split_once('>')?;
+    relation.contains("next").then_some(address)
 }
 
 fn stated_digest(answer: &Answer) -> Option<String> {

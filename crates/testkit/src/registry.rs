@@ -233,7 +233,10 @@ async fn answer(
             response(StatusCode::ACCEPTED, &headers, Vec::new())
         }
         Method::PUT => state.store(&parts, path, &body),
-        _ => state.find(&parts.method, path),
+        _ => match path.strip_suffix("/tags/list") {
+            Some(name) => lock(&state.contents).tags_of(name, parts.uri.query()),
+            None => state.find(&parts.method, path),
+        },
     }
 }
 
@@ -287,6 +290,25 @@ impl Server {
 }
 
 impl Contents {
+    /// Lists the tags of a repository, in pages of two.
+    fn tags_of(&self, name: &str, query: Option<&str>) -> Response {
+        let last = query.and_then(|query| query.strip_prefix("last="));
+        let tags = self.tags.keys().filter_map(|tag| {
+            let (of, tag) = tag.rsplit_once(':')?;
+            (of == name).then_some(tag)
+        });
+        let mut tags = tags.filter(|tag| last.is_none_or(|last| *tag > last));
+        let page: Vec<&str> = tags.by_ref().take(2).collect();
+        let next = page.last().filter(|_| tags.next().is_some());
+        let next = next.map(|last| format!("</v2/{name}/tags/list?last={last}>; rel=\"next\""));
+        let headers: Vec<_> = next
+            .map(|next| ("link".to_owned(), next))
+            .into_iter()
+            .collect();
+        let body = json!({ "name": name, "tags": page });
+        response(StatusCode::OK, &headers, body.to_string())
+    }
+
     /// Lists the manifests that refer to another one.
     fn referrers(&self, subject: &str) -> Response {
         let manifests = self.blobs.iter().filter_map(|(digest, blob)| {

@@ -7,6 +7,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use axum::http::Response;
+use axum::http::request::Parts;
+use pleach_testkit::registry::Registry;
 use pleach_testkit::tls_front::TlsFront;
 use serde_json::json;
 
@@ -426,8 +430,8 @@ fn only_charts_with_a_source_are_downloaded() {
     for (bundle, expected) in [
         ("charts: [{path: chart}]\n", "no chart of web has `from`"),
         (
-            "charts: [{path: a.tgz, from: \"oci://example.org/a\"}]\n",
-            "registries are not supported yet",
+            "charts: [{path: a.tgz, from: \"oci://example.org/a:1.0.0\"}]\n",
+            "the repository of the address is invalid: `a:1.0.0`",
         ),
         (
             "charts: [{path: a, from: \"https://example.org/a\"}]\n",
@@ -467,21 +471,23 @@ fn serve(files: Vec<(&'static str, Vec<u8>)>) -> u16 {
     port
 }
 
+/// Returns a package of a chart `web`.
+fn packed(folder: &Folder, version: &str) -> Vec<u8> {
+    folder.write(
+        "source/web/Chart.yaml",
+        &format!("apiVersion: v2\nname: web\nversion: {version}\n"),
+    );
+    let mut tar = std::process::Command::new("tar");
+    let tar = tar
+        .current_dir(folder.path().join("source"))
+        .args(["-czf", "-", "web"]);
+    tar.output().unwrap().stdout
+}
+
 #[test]
 fn a_chart_is_downloaded_with_its_digest() {
     let folder = chart();
-    let packed = |version: &str| {
-        folder.write(
-            "source/web/Chart.yaml",
-            &format!("apiVersion: v2\nname: web\nversion: {version}\n"),
-        );
-        let mut tar = std::process::Command::new("tar");
-        let tar = tar
-            .current_dir(folder.path().join("source"))
-            .args(["-czf", "-", "web"]);
-        tar.output().unwrap().stdout
-    };
-    let (old, new) = (packed("1.0.0"), packed("1.2.0"));
+    let (old, new) = (packed(&folder, "1.0.0"), packed(&folder, "1.2.0"));
     let index = format!(
         "entries:\n  web:\n  - {{version: 1.0.0, urls: [web-1.0.0.tgz], digest: {}}}\n  - {{version: 1.2.0, urls: [web-1.2.0.tgz]}}\n  \
          - {{version: 1.3.0, urls: [web-1.2.0.tgz], digest: {}}}\n",
@@ -542,4 +548,131 @@ fn a_chart_is_downloaded_with_its_digest() {
         assert!(run.stderr.contains(expected), "{}", run.shown());
         assert_eq!(folder.read(file), text);
     }
+}
+
+/// Publishes a chart, and returns the digest of its manifest.
+fn publish(registry: &Registry, tag: &str, layers: &[(&str, &[u8])]) -> String {
+    let layer = |(media_type, content): &(&str, &[u8])| registry.add(media_type, content.to_vec());
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": registry.add("application/vnd.cncf.helm.config.v1+json", b"{}".to_vec()),
+        "layers": layers.iter().map(layer).collect::<Vec<_>>(),
+    });
+    registry.publish_manifest(tag, &manifest).unwrap()
+}
+
+#[test]
+fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
+    const PACKAGE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+    let folder = chart();
+    let registry = Registry::start(0).unwrap();
+    let (old, new) = (packed(&folder, "1.0.0"), packed(&folder, "v1.10.0+build"));
+    let provenance = (
+        "application/vnd.cncf.helm.chart.provenance.v1.prov",
+        &b"p"[..],
+    );
+    publish(&registry, "charts/web:1.0.0", &[(PACKAGE, &old)]);
+    for tag in ["2.0.0-rc.1", "latest", "1.9.0"] {
+        publish(&registry, &format!("charts/web:{tag}"), &[(PACKAGE, &old)]);
+    }
+    let newest = [(PACKAGE, &*new), provenance];
+    let by_digest = publish(&registry, "charts/web:v1.10.0_build", &newest);
+    publish(
+        &registry,
+        "charts/web:3.0.0-image",
+        &[("application/vnd.oci.image.layer.v1.tar+gzip", &old)],
+    );
+    let authorized = |request: &Parts| {
+        let authorization = request.headers.get("authorization");
+        let is_known = authorization.is_some_and(|value| value == "Basic YW5uOnMzY3JldA==");
+        (!is_known).then(|| {
+            let refused = Response::builder().status(401);
+            let refused = refused.header("www-authenticate", "Basic realm=\"a\"");
+            refused.body(Body::empty()).unwrap()
+        })
+    };
+    registry.answer_with(authorized);
+    let auths = json!({registry.host(): {"username": "ann", "password": "s3cret"}});
+    folder.write("config.json", &json!({"auths": auths}).to_string());
+    fs::remove_dir_all(folder.path().join("manifests/web/chart")).unwrap();
+    let file = "manifests/web/bundle.yaml";
+    let bundle = |more: &str| {
+        format!(
+            "{HEADER}: Bundle\ncharts:\n  - path: charts/app.tgz # ours\n    from: oci://{}/charts/web\n{more}",
+            registry.host()
+        )
+    };
+    folder.write(file, &bundle(""));
+    let vendor = |arguments: &[&str]| {
+        let access = ["--docker-config", "config.json"];
+        folder.run(&[&["vendor", "web"], arguments, &access].concat())
+    };
+    let path = "manifests/web/charts/app.tgz";
+    let digest = pleach_render::package::package_digest(&new);
+    for (arguments, expected) in [
+        (&[][..], format!("{path}  v1.10.0+build  {digest}\n")),
+        (
+            &["--to", "v1.0.0"],
+            format!("{path}  v1.10.0+build -> 1.0.0  sha256:"),
+        ),
+        (&[], format!("{path}  1.0.0  sha256:")),
+        (
+            &["--to", &by_digest],
+            format!("{path}  1.0.0 -> v1.10.0+build  {digest}\n"),
+        ),
+        (&["--check"], String::new()),
+    ] {
+        let run = vendor(arguments);
+        assert_eq!(run.code, 0, "{arguments:?}: {}", run.shown());
+        assert!(
+            run.stdout.starts_with(&expected),
+            "{arguments:?}: {}",
+            run.shown()
+        );
+    }
+    let text = folder.read(file);
+    assert!(text.contains(&format!("digest: {digest}")), "{text}");
+
+    // The tag moves to another package, and the declared digest is not replaced.
+    publish(&registry, "charts/web:v1.10.0_build", &[(PACKAGE, &old)]);
+    for (arguments, code, expected) in [
+        (
+            &[][..],
+            1,
+            "has another digest than chart app declares: sha256:",
+        ),
+        (
+            &["--to", "1.10.0+build"],
+            1,
+            "has another digest than chart app declares: sha256:",
+        ),
+        (
+            &["--to", "4.0.0"],
+            1,
+            "there is no version 4.0.0; the newest is 3.0.0-image",
+        ),
+        (&["--to", "3.0.0-image"], 1, "has no layer of files"),
+        (
+            &["--to", &format!("sha256:{}", "0".repeat(64))],
+            4,
+            "not-found",
+        ),
+    ] {
+        let run = vendor(arguments);
+        assert_eq!(run.code, code, "{arguments:?}: {}", run.shown());
+        assert!(
+            run.stderr.contains(expected),
+            "{arguments:?}: {}",
+            run.shown()
+        );
+        assert_eq!(folder.read(file), text);
+    }
+    // Without credentials.
+    let run = folder.run(&["vendor", "web"]);
+    assert_eq!(run.code, 4, "{}", run.shown());
+    assert!(run.stderr.contains("docker login"), "{}", run.shown());
+    assert!(!run.shown().contains("s3cret"), "{}", run.shown());
+    folder.write(file, &bundle(""));
+    let accepted = vendor(&["--to", "1.10.0+build"]);
+    assert_eq!(accepted.code, 0, "{}", accepted.shown());
 }

@@ -99,7 +99,7 @@ fn check_chart(chart: &Located<Chart>, name: &str, findings: &mut Vec<Finding>) 
     let is_known = |from: &String| schemes.iter().any(|scheme| from.starts_with(scheme));
     if chart.from.as_ref().is_some_and(|from| !is_known(from)) {
         let finding = places.error_at("from", "invalid-value", "`from` is not a chart repository");
-        findings.push(finding.hint("write `https://…`"));
+        findings.push(finding.hint("write `https://…` or `oci://…`"));
     }
 }
 

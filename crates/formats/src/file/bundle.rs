@@ -70,7 +70,8 @@ pub struct Chart {
     pub path: String,
     /// Digest of the package, or of the folder as a canonical tar archive.
     pub digest: Option<String>,
-    /// Chart repository from which `pleach vendor` downloads it.
+    /// Chart repository (`https://`), or chart in a registry (`oci://`), from which `pleach vendor`
+    /// downloads it.
     pub from: Option<String>,
     /// Namespace of its objects; by default that of the release.
     pub namespace: Option<String>,
