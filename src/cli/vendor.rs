@@ -330,7 +330,7 @@ impl Vendoring<'_> {
         }
         Ok(Package {
             version: Some(offer.version.to_string()),
-            place: url.to_string(),
+            place: url.clone(),
             content,
         })
     }
