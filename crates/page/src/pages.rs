@@ -25,7 +25,7 @@ use crate::board::{Board, State};
 use crate::standalone;
 use crate::viewer::Viewer;
 
-pub use self::forms::{AuditEntry, audit, refusal, sign_in};
+pub use self::forms::{AuditEntry, SignInForm, audit, refusal, sign_in};
 
 /// The stylesheet of all pages.
 pub const STYLE: &str = include_str!("style.css");

@@ -11,7 +11,9 @@ use pleach_controller::server::metrics::Metrics;
 use pleach_controller::server::tls::{Certificate, CertificateFiles};
 use pleach_controller::server::ui::actions::Actions;
 use pleach_controller::server::ui::auth::cookie::CookieKey;
-use pleach_controller::server::ui::auth::{Auth, KnownRelease, KnownReleases};
+#[cfg(feature = "oidc")]
+use pleach_controller::server::ui::auth::oidc::{Issuer, IssuerConfig};
+use pleach_controller::server::ui::auth::{Auth, KnownRelease, KnownReleases, Means};
 use pleach_controller::server::ui::security::Security;
 use pleach_controller::server::ui::site::{self, Parts};
 use pleach_controller::server::ui::{LIMITS, files, pages};
@@ -34,6 +36,9 @@ pub(super) struct PagePlan {
 struct UsersPlan {
     cookies: CookieKey,
     own: OwnCluster,
+    /// Identity provider. `None`: users sign in with tokens.
+    #[cfg(feature = "oidc")]
+    issuer: Option<Issuer>,
 }
 
 /// Parts of the page that come from other parts of the controller.
@@ -42,6 +47,23 @@ struct PageContent {
     /// Source policies of all repositories.
     source_policies: Vec<Arc<SourcePolicy>>,
     metrics: Arc<Metrics>,
+}
+
+impl UsersPlan {
+    fn auth(self, page: &Page, known: KnownReleases, metrics: Arc<Metrics>) -> Auth {
+        let means = Means {
+            own: self.own,
+            cookies: self.cookies,
+            behind_proxy: page.behind_proxy,
+            known,
+            metrics,
+        };
+        #[cfg(feature = "oidc")]
+        if let Some(issuer) = self.issuer {
+            return Auth::oidc(issuer, means);
+        }
+        Auth::tokens(means)
+    }
 }
 
 impl PagePlan {
@@ -58,22 +80,26 @@ impl PagePlan {
     /// the controller.
     fn new(page: Page, folder: &Path, own: &OwnCluster) -> Result<Self, CliError> {
         let file = |name: &str| -> PathBuf { folder.join(name) };
-        let cookies = match &page.sign_in {
+        let cookie_key = match &page.sign_in {
             SignIn::Off => None,
-            SignIn::Token { cookie_key } => {
-                Some(CookieKey::new(file(cookie_key), page.is_encrypted()))
-            }
+            SignIn::Token { cookie_key } => Some(cookie_key),
+            #[cfg(feature = "oidc")]
+            SignIn::Oidc { cookie_key, .. } => Some(cookie_key),
+            #[cfg(not(feature = "oidc"))]
             SignIn::Oidc { .. } => {
-                return Err(CliError::usage("`auth: oidc` is not supported yet").hint(
-                    "set `auth: kubernetes`; a proxy can sign users in and send their tokens",
-                ));
+                let message = "`auth: oidc`: this program was built without the feature `oidc`";
+                return Err(CliError::usage(message));
             }
         };
+        let cookies =
+            cookie_key.map(|cookie_key| CookieKey::new(file(cookie_key), page.is_encrypted()));
         if let Some(cookies) = &cookies {
             cookies
                 .check()
                 .map_err(|error| CliError::new(Kind::Failed, error))?;
         }
+        #[cfg(feature = "oidc")]
+        let mut issuer = issuer(&page, folder)?;
         let certificate = page.tls.as_ref().map(|tls| CertificateFiles {
             certificate: file(&tls.certificate),
             key: file(&tls.key),
@@ -81,6 +107,8 @@ impl PagePlan {
         let users = cookies.map(|cookies| UsersPlan {
             cookies,
             own: own.clone(),
+            #[cfg(feature = "oidc")]
+            issuer: issuer.take(),
         });
         Ok(Self {
             page,
@@ -136,10 +164,7 @@ impl PagePlan {
         let known = known(board.clone());
         let auth = Arc::new(match users {
             None => Auth::off(Arc::clone(&metrics)),
-            Some(UsersPlan { cookies, own }) => {
-                let (known, metrics) = (Arc::clone(&known), Arc::clone(&metrics));
-                Auth::tokens(own, cookies, page.behind_proxy, known, metrics)
-            }
+            Some(users) => users.auth(&page, Arc::clone(&known), Arc::clone(&metrics)),
         });
         let actions = Actions::new(
             Arc::clone(&auth),
@@ -157,6 +182,22 @@ impl PagePlan {
         });
         Ok((listening, router))
     }
+}
+
+/// Reads the files of the identity provider, if users sign in at one.
+#[cfg(feature = "oidc")]
+fn issuer(page: &Page, folder: &Path) -> Result<Option<Issuer>, CliError> {
+    let (SignIn::Oidc { client, .. }, Some(url)) = (&page.sign_in, &page.url) else {
+        return Ok(None);
+    };
+    let issuer = Issuer::new(IssuerConfig {
+        client: client.clone(),
+        folder: folder.to_owned(),
+        page: url.clone(),
+    });
+    issuer
+        .map(Some)
+        .map_err(|error| CliError::new(Kind::Failed, error))
 }
 
 /// Returns the releases of the board.

@@ -95,6 +95,11 @@ pub struct OidcProvider {
     pub client_id: String,
     /// File with the secret of this client; none for a public client.
     pub client_secret_file: Option<String>,
+    /// CA certificates of the issuer in PEM, besides those of the machine.
+    pub ca_file: Option<String>,
+    /// Scopes to request besides `openid`; `email`, `profile` and `groups` if omitted, as far as the
+    /// issuer lists them.
+    pub scopes: Option<Vec<String>>,
     /// Claim with the user name; `sub` if omitted.
     pub username_claim: Option<String>,
     /// Prefix of user names in Kubernetes, such as `oidc:`; required, and can be empty.

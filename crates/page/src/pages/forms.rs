@@ -26,14 +26,39 @@ pub struct AuditEntry {
     pub outcome: String,
 }
 
-/// Renders the page to sign in with a bearer token. `next` is the path to return to, `message` the
-/// reason why the last attempt failed; empty before the first one.
-pub fn sign_in(request: &Request<'_>, next: &str, message: &str) -> Result<String, RenderError> {
+/// How users sign in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignInForm<'a> {
+    /// With a bearer token. `next` is the path to return to.
+    Token {
+        /// Path to return to.
+        next: &'a str,
+    },
+    /// At an identity provider.
+    Issuer {
+        /// Path that starts the sign-in.
+        start: &'a str,
+        /// Host of the identity provider.
+        host: &'a str,
+    },
+}
+
+/// Renders the page to sign in. `message` is the reason why the last attempt failed; empty before
+/// the first one.
+pub fn sign_in(
+    request: &Request<'_>,
+    form: SignInForm<'_>,
+    message: &str,
+) -> Result<String, RenderError> {
+    let (next, start, host) = match form {
+        SignInForm::Token { next } => (next, "", ""),
+        SignInForm::Issuer { start, host } => ("", start, host),
+    };
     let content = Content {
         template: "login.html.j2",
         title: "Sign in".to_owned(),
         section: "",
-        values: context! { next, message },
+        values: context! { next, start, host => text(host), message },
     };
     still(content, ("sign-in", "/login"), request)
 }
@@ -122,7 +147,16 @@ mod tests {
         let viewer = Viewer::signed_in(HOSTILE, Permissions::default());
         let request = request(&viewer);
         for html in [
-            sign_in(&request, HOSTILE, HOSTILE).unwrap(),
+            sign_in(&request, SignInForm::Token { next: HOSTILE }, HOSTILE).unwrap(),
+            sign_in(
+                &request,
+                SignInForm::Issuer {
+                    start: HOSTILE,
+                    host: HOSTILE,
+                },
+                HOSTILE,
+            )
+            .unwrap(),
             refusal(&request, HOSTILE, "/").unwrap(),
         ] {
             assert!(!html.contains("<img"), "{html}");
@@ -133,7 +167,14 @@ mod tests {
     #[test]
     fn the_form_has_the_page_to_return_to() {
         let viewer = Viewer::read_only();
-        let html = sign_in(&request(&viewer), "/releases/prod/web", "").unwrap();
+        let html = sign_in(
+            &request(&viewer),
+            SignInForm::Token {
+                next: "/releases/prod/web",
+            },
+            "",
+        )
+        .unwrap();
         for part in [
             "method=\"post\" action=\"/login\"",
             "name=\"token\" type=\"password\"",
@@ -144,8 +185,23 @@ mod tests {
         let next = next.split('"').next().unwrap().replace("&#x2f;", "/");
         assert_eq!(next, "/releases/prod/web");
         assert!(!html.contains("role=\"alert\""), "{html}");
-        let failed = sign_in(&request(&viewer), "/", "not accepted").unwrap();
+        let form = SignInForm::Token { next: "/" };
+        let failed = sign_in(&request(&viewer), form, "not accepted").unwrap();
         assert!(failed.contains("role=\"alert\""), "{failed}");
+    }
+
+    #[test]
+    fn a_link_leads_to_the_identity_provider() {
+        let form = SignInForm::Issuer {
+            start: "/login/start?next=%2Fwaiting",
+            host: "login.example.org",
+        };
+        let html = sign_in(&request(&Viewer::read_only()), form, "").unwrap();
+        let html = html.replace("&#x2f;", "/");
+        let link = "href=\"/login/start?next=%2Fwaiting\"";
+        assert!(html.contains(link), "{html}");
+        assert!(html.contains("login.example.org"), "{html}");
+        assert!(!html.contains("<form"), "{html}");
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub struct OidcClient {
     pub id: String,
     /// File with the secret of the client. `None` for a public client.
     pub secret: Option<String>,
+    /// File with CA certificates of the issuer, besides those of the machine.
+    pub authorities: Option<String>,
+    /// Scopes to request besides `openid`. `None`: the usual ones, as far as the issuer lists them.
+    pub scopes: Option<Vec<String>>,
     /// Claim with the user name.
     pub username_claim: String,
     /// Prefix of user names. Can be empty.
@@ -248,6 +252,15 @@ fn oidc(
         let message = "`issuer`: expected an https URL";
         findings.push(at.error_at("issuer", "invalid-value", message));
     }
+    // Characters of RFC 6749.
+    let is_scope = |scope: &String| {
+        let is_part = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        !scope.is_empty() && scope.bytes().all(is_part)
+    };
+    if !value.scopes.iter().flatten().all(is_scope) {
+        let message = "`scopes`: expected names without spaces, such as `groups`";
+        findings.push(at.error_at("scopes", "invalid-value", message));
+    }
     if value.client_id.is_empty() {
         let message = "`clientId`: expected the id of this client at the issuer";
         findings.push(at.error_at("clientId", "invalid-value", message));
@@ -271,6 +284,8 @@ fn oidc(
         issuer: value.issuer,
         id: value.client_id,
         secret: value.client_secret_file,
+        authorities: value.ca_file,
+        scopes: value.scopes,
         username_claim,
         username_prefix: value.username_prefix.unwrap_or_default(),
         groups_claim: value.groups_claim,
@@ -314,7 +329,7 @@ mod tests {
 
     #[test]
     fn all_fields_of_the_page_are_read() {
-        let ui = "listen: '0.0.0.0:8081', auth: oidc, url: 'https://Pleach.example.org/', tls: {certFile: c, keyFile: k}, cookieKeyFile: key, oidc: {issuer: 'https://login.example.org/a', clientId: pleach, clientSecretFile: s, usernameClaim: email, usernamePrefix: 'oidc:', groupsClaim: groups, groupsPrefix: 'oidc:'}";
+        let ui = "listen: '0.0.0.0:8081', auth: oidc, url: 'https://Pleach.example.org/', tls: {certFile: c, keyFile: k}, cookieKeyFile: key, oidc: {issuer: 'https://login.example.org/a', clientId: pleach, clientSecretFile: s, caFile: ca, scopes: [email, groups], usernameClaim: email, usernamePrefix: 'oidc:', groupsClaim: groups, groupsPrefix: 'oidc:'}";
         let page = page(ui).unwrap().unwrap();
         assert_eq!(page.host(), Some("pleach.example.org"));
         assert!(page.is_encrypted());
@@ -333,6 +348,8 @@ mod tests {
                 issuer: "https://login.example.org/a".to_owned(),
                 id: "pleach".to_owned(),
                 secret: Some("s".to_owned()),
+                authorities: Some("ca".to_owned()),
+                scopes: Some(vec!["email".to_owned(), "groups".to_owned()]),
                 username_claim: "email".to_owned(),
                 username_prefix: "oidc:".to_owned(),
                 groups_claim: Some("groups".to_owned()),
@@ -387,6 +404,7 @@ mod tests {
             (format!("{loopback}, tls: {{certFile: c}}"), "`keyFile` is required"),
             (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'http://login.example.org', clientId: pleach, usernamePrefix: 'oidc:'}}"), "`issuer`: expected an https URL"),
             (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'https://i', clientId: pleach, usernamePrefix: 'system:'}}"), "`usernamePrefix`"),
+            (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'https://i', clientId: pleach, usernamePrefix: 'o:', scopes: ['a b']}}"), "`scopes`"),
             (format!("{loopback}, auth: oidc, cookieKeyFile: key, url: 'https://p', oidc: {{issuer: 'https://i', clientId: pleach, usernamePrefix: 'o:', groupsClaim: g}}"), "`groupsPrefix`"),
         ] {
             let errors = page(&ui).unwrap_err();

@@ -3,8 +3,11 @@
 //! The controller acts with its own account and never impersonates a user. It asks the API server
 //! who a token belongs to, and whether that user is allowed to use a verb on a release.
 
+mod attempts;
 pub mod cookie;
 mod next;
+#[cfg(feature = "oidc")]
+pub mod oidc;
 mod review;
 mod sign_in;
 mod token;
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method as HttpMethod, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use jiff::Timestamp;
@@ -88,9 +91,32 @@ pub struct Auth {
 /// Means to recognize users.
 struct Users {
     cookies: CookieKey,
-    tokens: Tokens,
+    method: Method,
     reviews: Reviews,
     known: KnownReleases,
+}
+
+/// How users sign in.
+enum Method {
+    /// With a bearer token.
+    Token(Tokens),
+    /// At an identity provider.
+    #[cfg(feature = "oidc")]
+    Oidc(oidc::Issuer),
+}
+
+/// Parts of a sign-in that do not depend on its method.
+pub struct Means {
+    /// The cluster that reviews users.
+    pub own: OwnCluster,
+    /// Key of the cookies.
+    pub cookies: CookieKey,
+    /// Whether the last hop of `X-Forwarded-For` is the address of a client.
+    pub behind_proxy: bool,
+    /// The releases that exist.
+    pub known: KnownReleases,
+    /// Counts sign-ins.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Result of a sign-in check of a request.
@@ -114,17 +140,29 @@ impl Auth {
     }
 
     /// Creates the sign-in with bearer tokens of a cluster.
-    pub fn tokens(
-        own: OwnCluster,
-        cookies: CookieKey,
-        behind_proxy: bool,
-        known: KnownReleases,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub fn tokens(means: Means) -> Self {
+        let tokens = Tokens::new(means.own.clone());
+        Self::with(Method::Token(tokens), means)
+    }
+
+    /// Creates the sign-in at an identity provider.
+    #[cfg(feature = "oidc")]
+    pub fn oidc(issuer: oidc::Issuer, means: Means) -> Self {
+        Self::with(Method::Oidc(issuer), means)
+    }
+
+    fn with(method: Method, means: Means) -> Self {
+        let Means {
+            own,
+            cookies,
+            behind_proxy,
+            known,
+            metrics,
+        } = means;
         Self {
             users: Some(Users {
                 cookies,
-                tokens: Tokens::new(own.clone()),
+                method,
                 reviews: Reviews::new(own),
                 known,
             }),
@@ -219,8 +257,8 @@ impl Users {
         headers: &HeaderMap,
         address: IpAddr,
     ) -> Result<SignedIn, Unanswered> {
-        if let Some(token) = bearer(headers) {
-            return self.tokens.of_request(token, address).await;
+        if let (Method::Token(tokens), Some(token)) = (&self.method, bearer(headers)) {
+            return tokens.of_request(token, address).await;
         }
         Ok(match self.cookies.user(headers, Timestamp::now()) {
             Ok(Some(user)) => SignedIn::Yes(user),
@@ -261,7 +299,7 @@ fn to_sign_in(request: &Request) -> Response {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let path = match request.method() {
-        &Method::GET | &Method::HEAD => request
+        &HttpMethod::GET | &HttpMethod::HEAD => request
             .uri()
             .path_and_query()
             .map_or(path, |all| all.as_str()),

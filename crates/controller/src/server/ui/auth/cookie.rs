@@ -1,4 +1,5 @@
-//! The cookie of a signed-in user: name, groups and time of the sign-in, encrypted.
+//! The cookie of a signed-in user: name, groups and time of the sign-in, encrypted. A second one
+//! belongs to a sign-in at an identity provider while it runs.
 //!
 //! The server stores nothing about sessions, so every replica with the key accepts the cookie. It
 //! never contains the token of the user.
@@ -25,8 +26,40 @@ const SKEW: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST: usize = 3 * 1024;
 /// Length of the key, in bytes.
 const KEY: usize = 32;
-/// Purpose of the encryption, authenticated with each cookie.
-const PURPOSE: &[u8] = b"pleach web page, cookie 1";
+
+/// Kind of a cookie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CookieKind {
+    /// A signed-in user.
+    Session,
+    /// A sign-in that was started.
+    #[cfg(feature = "oidc")]
+    Pending,
+}
+
+impl CookieKind {
+    /// Returns the purpose of the encryption, authenticated with each cookie.
+    fn purpose(self) -> &'static [u8] {
+        match self {
+            Self::Session => b"pleach web page, cookie 1",
+            #[cfg(feature = "oidc")]
+            Self::Pending => b"pleach web page, pending sign-in 1",
+        }
+    }
+
+    /// Returns the name of the cookie. Browsers accept the prefix `__Host-` only with TLS, and not
+    /// all of them treat http on loopback like TLS.
+    fn name(self, is_encrypted: bool) -> &'static str {
+        match (self, is_encrypted) {
+            (Self::Session, true) => "__Host-pleach",
+            (Self::Session, false) => "pleach",
+            #[cfg(feature = "oidc")]
+            (Self::Pending, true) => "__Host-pleach-sign-in",
+            #[cfg(feature = "oidc")]
+            (Self::Pending, false) => "pleach-sign-in",
+        }
+    }
+}
 
 /// Key of the cookies. The file is read for each use, so that it can be rotated.
 #[derive(Debug, Clone)]
@@ -85,16 +118,6 @@ impl CookieKey {
         Ok(LessSafeKey::new(key))
     }
 
-    /// Returns the name of the cookie. Browsers accept the prefix `__Host-` only with TLS, and not
-    /// all of them treat http on loopback like TLS.
-    fn name(&self) -> &'static str {
-        if self.is_encrypted {
-            "__Host-pleach"
-        } else {
-            "pleach"
-        }
-    }
-
     /// Returns the value of `Set-Cookie` for a user who signs in now.
     pub(super) fn issue(&self, user: &Identity, now: Timestamp) -> Result<String, CookieError> {
         let session = Session {
@@ -103,29 +126,39 @@ impl CookieKey {
             extra: user.extra.clone(),
             at: now.as_second(),
         };
+        let content = serde_json::to_vec(&session).map_err(|_| CookieError::Encrypt)?;
+        self.seal(CookieKind::Session, content, LIFETIME)
+    }
+
+    /// Returns the value of `Set-Cookie` with this content, encrypted.
+    pub(super) fn seal(
+        &self,
+        kind: CookieKind,
+        mut content: Vec<u8>,
+        lifetime: SignedDuration,
+    ) -> Result<String, CookieError> {
         let mut nonce = [0; NONCE_LEN];
         let random = SystemRandom::new();
         random.fill(&mut nonce).map_err(|_| CookieError::Encrypt)?;
-        let mut content = serde_json::to_vec(&session).map_err(|_| CookieError::Encrypt)?;
         let sealing = Nonce::assume_unique_for_key(nonce);
         self.key()?
-            .seal_in_place_append_tag(sealing, Aad::from(PURPOSE), &mut content)
+            .seal_in_place_append_tag(sealing, Aad::from(kind.purpose()), &mut content)
             .map_err(|_| CookieError::Encrypt)?;
         let value = URL_SAFE_NO_PAD.encode([nonce.as_slice(), &content].concat());
         if value.len() > LONGEST {
             return Err(CookieError::TooLong);
         }
-        Ok(self.header(&value, LIFETIME.as_secs()))
+        Ok(self.header(kind, &value, lifetime.as_secs()))
     }
 
-    /// Returns the value of `Set-Cookie` that signs the user out.
-    pub(super) fn remove(&self) -> String {
-        self.header("", 0)
+    /// Returns the value of `Set-Cookie` that removes a cookie.
+    pub(super) fn remove(&self, kind: CookieKind) -> String {
+        self.header(kind, "", 0)
     }
 
-    fn header(&self, value: &str, age: i64) -> String {
+    fn header(&self, kind: CookieKind, value: &str, age: i64) -> String {
         let secure = if self.is_encrypted { "; Secure" } else { "" };
-        let name = self.name();
+        let name = kind.name(self.is_encrypted);
         format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")
     }
 
@@ -136,11 +169,22 @@ impl CookieKey {
         headers: &HeaderMap,
         now: Timestamp,
     ) -> Result<Option<Identity>, CookieError> {
-        let Some(value) = find(headers, self.name()) else {
+        let content = self.open(CookieKind::Session, headers)?;
+        let session = content.and_then(|content| serde_json::from_slice::<Session>(&content).ok());
+        Ok(session.and_then(|session| session.user_at(now)))
+    }
+
+    /// Returns the content of a cookie. `None` without the cookie, or if it was not encrypted with
+    /// the present key.
+    pub(super) fn open(
+        &self,
+        kind: CookieKind,
+        headers: &HeaderMap,
+    ) -> Result<Option<Vec<u8>>, CookieError> {
+        let Some(value) = find(headers, kind.name(self.is_encrypted)) else {
             return Ok(None);
         };
-        let key = self.key()?;
-        Ok(open(&key, value).and_then(|session| session.user_at(now)))
+        Ok(open(&self.key()?, kind.purpose(), value))
     }
 }
 
@@ -156,7 +200,7 @@ impl Session {
     }
 }
 
-fn open(key: &LessSafeKey, value: &str) -> Option<Session> {
+fn open(key: &LessSafeKey, purpose: &[u8], value: &str) -> Option<Vec<u8>> {
     if value.len() > LONGEST {
         return None;
     }
@@ -165,9 +209,9 @@ fn open(key: &LessSafeKey, value: &str) -> Option<Session> {
     let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
     let mut content = content.to_vec();
     let content = key
-        .open_in_place(nonce, Aad::from(PURPOSE), &mut content)
+        .open_in_place(nonce, Aad::from(purpose), &mut content)
         .ok()?;
-    serde_json::from_slice(content).ok()
+    Some(content.to_vec())
 }
 
 /// Returns the value of a cookie. `None` if there are several of its name.
@@ -302,7 +346,7 @@ mod tests {
         let cookie = key.issue(&ann(), at(0)).unwrap();
         assert!(cookie.starts_with("pleach="), "{cookie}");
         assert!(!cookie.contains("Secure"), "{cookie}");
-        let removed = key.remove();
+        let removed = key.remove(CookieKind::Session);
         assert_eq!(
             removed,
             "pleach=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"

@@ -9,11 +9,21 @@ const PAGES: [&str; 5] = ["", "environments", "releases", "waiting", "actions"];
 
 /// Returns the path of the sign-in that returns to a page.
 pub(super) fn sign_in_path(page: &str) -> String {
+    path("/login", page)
+}
+
+/// Returns the path that starts the sign-in at the issuer and returns to a page.
+#[cfg(feature = "oidc")]
+pub(super) fn start_path(page: &str) -> String {
+    path("/login/start", page)
+}
+
+fn path(base: &str, page: &str) -> String {
     if page == "/" || checked(page) != page {
-        return "/login".to_owned();
+        return base.to_owned();
     }
     format!(
-        "/login?next={}",
+        "{base}?next={}",
         utf8_percent_encode(page, NON_ALPHANUMERIC)
     )
 }

@@ -1,6 +1,8 @@
 //! The page over an API server with scripted answers.
 
 mod api;
+#[cfg(feature = "oidc")]
+mod oidc;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -31,8 +33,8 @@ use self::api::{Script, answer, release};
 use super::*;
 use crate::SourcePolicy;
 use crate::server::Peer;
-use crate::server::ui::auth::KnownRelease;
 use crate::server::ui::auth::cookie::CookieKey;
+use crate::server::ui::auth::{KnownRelease, Means};
 
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const OTHER_DIGEST: &str =
@@ -97,10 +99,10 @@ fn pages() -> Router {
 
 impl Fixture {
     async fn new(verbs: &[&'static str]) -> Self {
-        Self::with_sign_in(verbs, true).await
+        Self::with(verbs, |_, means| Auth::tokens(means)).await
     }
 
-    async fn with_sign_in(verbs: &[&'static str], has_sign_in: bool) -> Self {
+    async fn with(verbs: &[&'static str], sign_in: impl FnOnce(&Path, Means) -> Auth) -> Self {
         let script = Arc::new(Mutex::new(Script {
             verbs: verbs.to_vec(),
             release: release(DIGEST),
@@ -125,19 +127,14 @@ impl Fixture {
                 namespace: None,
             }]
         });
-        let auth = Arc::new(if has_sign_in {
-            let own = OwnCluster::new(connection.clone());
-            let cookies = CookieKey::new(key, false);
-            Auth::tokens(
-                own,
-                cookies,
-                false,
-                Arc::clone(&known),
-                Arc::clone(&metrics),
-            )
-        } else {
-            Auth::off(Arc::clone(&metrics))
-        });
+        let means = Means {
+            own: OwnCluster::new(connection.clone()),
+            cookies: CookieKey::new(key, false),
+            behind_proxy: false,
+            known: Arc::clone(&known),
+            metrics: Arc::clone(&metrics),
+        };
+        let auth = Arc::new(sign_in(folder.path(), means));
         let policy = SourcePolicy {
             url: "https://git.example.org/fleet.git".to_owned(),
             branches: Branches::pattern("env/*").unwrap(),
@@ -500,7 +497,7 @@ async fn each_action_needs_its_verb_now() {
 
 #[tokio::test]
 async fn without_sign_in_the_page_is_read_only() {
-    let fixture = Fixture::with_sign_in(&["get", "sync"], false).await;
+    let fixture = Fixture::with(&["get", "sync"], |_, means| Auth::off(means.metrics)).await;
     let answer = fixture.get("/releases/prod/web", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ": get"));
     assert_eq!(
