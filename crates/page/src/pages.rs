@@ -5,6 +5,7 @@
 
 mod environment;
 mod forms;
+mod hidden;
 mod overview;
 mod release;
 pub(crate) mod text;
@@ -26,6 +27,7 @@ use crate::standalone;
 use crate::viewer::Viewer;
 
 pub use self::forms::{AuditEntry, SignInForm, audit, refusal, sign_in};
+use self::hidden::Hidden;
 
 /// The stylesheet of all pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -332,7 +334,14 @@ pub fn render(
         scope => path,
         script => &Assets::current().script,
     };
-    content.render(page.kind(), frame, request).map(Some)
+    let environment = match page {
+        Page::Environment(name) => Some(name.as_str()),
+        Page::Release(name, _) => Some(name.environment.as_str()),
+        Page::Overview { .. } | Page::Waiting => None,
+    };
+    let hidden = Hidden::of(board, request.viewer, environment);
+    let html = content.render(page.kind(), frame, request)?;
+    Ok(Some(hidden.in_html(html)))
 }
 
 /// Renders the page for an address that has none, or that the viewer is not allowed to see. It has

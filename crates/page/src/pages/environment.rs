@@ -1,21 +1,32 @@
 //! Page of one environment.
 
 use minijinja::context;
+use pleach_model::object::ReleaseName;
 
+use super::hidden::Hidden;
 use super::{Content, Request, overview, text};
 use crate::board::{Board, Environment, Release};
 use crate::facts;
 use crate::graph::{Graph, MAX_NODES, Node, Picture};
+use crate::viewer::Verb;
 
 /// Maximum number of releases on the page.
 const RELEASES: usize = 2_000;
 
 pub(super) fn content(board: &Board, name: &str, request: &Request<'_>) -> Option<Content> {
     let environment = board.environments.get(name)?;
+    let hidden = Hidden::of(board, request.viewer, Some(name));
     let releases = environment.in_order(request.viewer);
     let rows = releases.iter().take(RELEASES).map(|release| {
-        let after: Vec<&str> = release.depends_on().collect();
-        context! { after => after.join(", "), ..text::row(release) }
+        let after = release.depends_on().filter(|after| {
+            let name = ReleaseName {
+                environment: name.to_owned(),
+                release: (*after).to_owned(),
+            };
+            request.viewer.may(Verb::Get, &name)
+        });
+        let after: Vec<&str> = after.collect();
+        context! { after => after.join(", "), ..text::row(release, &hidden) }
     });
     Some(Content {
         template: "environment.html.j2",

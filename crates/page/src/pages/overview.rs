@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use minijinja::{Value, context};
 
+use super::hidden::Hidden;
 use super::{Content, Request, text};
 use crate::board::{Board, Environment, Release, State};
 use crate::facts;
@@ -16,6 +17,7 @@ pub(super) fn content(
     (search, selected): (&str, Option<State>),
     request: &Request<'_>,
 ) -> Content {
+    let hidden = Hidden::of(board, request.viewer, None);
     let mut counts: BTreeMap<State, usize> = BTreeMap::new();
     let mut left = RELEASES;
     let mut left_out = 0;
@@ -29,7 +31,7 @@ pub(super) fn content(
         let releases: Vec<&Release> = releases
             .filter(|release| {
                 selected.is_none_or(|state| release.state() == state)
-                    && matches(name, release, search)
+                    && matches((name, release), search, &hidden)
             })
             .collect();
         if releases.is_empty() && is_filtered {
@@ -38,7 +40,9 @@ pub(super) fn content(
         let shown = releases.len().min(left);
         left -= shown;
         left_out += releases.len() - shown;
-        let rows = releases[..shown].iter().map(|release| text::row(release));
+        let rows = releases[..shown]
+            .iter()
+            .map(|release| text::row(release, &hidden));
         environments.push(context! {
             name => facts::text(name),
             about => about(environment),
@@ -72,14 +76,17 @@ pub(super) fn content(
     }
 }
 
-fn matches(environment: &str, release: &Release, search: &str) -> bool {
+fn matches((environment, release): (&str, &Release), search: &str, hidden: &Hidden) -> bool {
     search.is_empty()
         || environment.contains(search)
         || release.name.release.contains(search)
         || release
             .version()
             .is_some_and(|version| version.contains(search))
-        || release.reason().to_lowercase().contains(search)
+        || hidden
+            .in_text(&release.reason())
+            .to_lowercase()
+            .contains(search)
 }
 
 /// Describes branch and commit of an environment.

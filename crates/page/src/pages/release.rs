@@ -7,6 +7,7 @@ use minijinja::{Value, context};
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Action;
 
+use super::hidden::Hidden;
 use super::{Content, Request, Tab, text};
 use crate::board::{Board, Environment, Release, Run, State, StepState};
 use crate::facts::{self, HistoryRow, ReleaseFacts};
@@ -39,6 +40,7 @@ pub(super) fn content(
         release,
         base: &base,
         viewer: request.viewer,
+        hidden: &Hidden::of(board, request.viewer, Some(&name.environment)),
     };
     let (template, values) = match tab {
         Tab::Overview => ("overview.html.j2", page.overview()),
@@ -86,6 +88,7 @@ struct Page<'a> {
     /// Path of the release.
     base: &'a str,
     viewer: &'a Viewer,
+    hidden: &'a Hidden,
 }
 
 impl Page<'_> {
@@ -184,7 +187,7 @@ impl Page<'_> {
         context! {
             waits => waits(self.release),
             failed => failed.take(WAITS).collect::<Vec<_>>(),
-            chain => text::chain(self.environment, self.release, self.viewer),
+            chain => text::chain((self.environment, self.release), self.viewer, self.hidden),
             actions => self.actions(),
             summary => facts.map(|facts| &facts.plan.summary),
             effects => facts.map_or("", |facts| &facts.plan.effects),

@@ -8,6 +8,7 @@ use minijinja::{Value, context};
 use pleach_model::sanitize::clipped;
 use serde::Serialize;
 
+use super::hidden::Hidden;
 use crate::board::{Board, Environment, Release, State};
 use crate::facts::text;
 use crate::viewer::Viewer;
@@ -69,13 +70,14 @@ pub(super) fn state(state: State) -> Value {
 }
 
 /// Returns the row of a release in a list.
-pub(super) fn row(release: &Release) -> Value {
+pub(super) fn row(release: &Release, hidden: &Hidden) -> Value {
     let state = release.state();
     context! {
         name => text(&release.name.release),
         version => version(release),
         state => self::state(state),
-        reason => clipped(&release.reason(), REASON),
+        // Before it is cut: a part of a name is not recognized.
+        reason => clipped(&hidden.in_text(&release.reason()), REASON),
         is_approval => state == State::Unapproved,
     }
 }
@@ -171,7 +173,11 @@ pub(super) fn board_notices(board: &Board) -> Vec<Value> {
 
 /// Returns the releases that a release waits for, from the nearest to the cause: of its
 /// dependencies that are not in sync, the first one, and so on.
-pub(super) fn chain(environment: &Environment, release: &Release, viewer: &Viewer) -> Vec<Value> {
+pub(super) fn chain(
+    (environment, release): (&Environment, &Release),
+    viewer: &Viewer,
+    hidden: &Hidden,
+) -> Vec<Value> {
     const LONGEST: usize = 20;
     let mut chain = Vec::new();
     let mut seen = vec![release.name.release.as_str()];
@@ -189,7 +195,7 @@ pub(super) fn chain(environment: &Environment, release: &Release, viewer: &Viewe
             break;
         };
         seen.push(&next.name.release);
-        chain.push(row(next));
+        chain.push(row(next, hidden));
         at = next;
     }
     chain

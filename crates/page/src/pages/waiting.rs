@@ -2,6 +2,7 @@
 
 use minijinja::{Value, context};
 
+use super::hidden::Hidden;
 use super::{Content, Request, release, text};
 use crate::board::{Board, Environment, Release, State};
 use crate::facts;
@@ -10,6 +11,7 @@ use crate::facts;
 const RELEASES: usize = 300;
 
 pub(super) fn content(board: &Board, request: &Request<'_>) -> Content {
+    let hidden = Hidden::of(board, request.viewer, None);
     let mut waiting: Vec<(&String, &Environment, &Release)> = Vec::new();
     for (name, environment) in board.visible_environments(request.viewer) {
         let releases = environment.visible_releases(request.viewer);
@@ -23,8 +25,8 @@ pub(super) fn content(board: &Board, request: &Request<'_>) -> Content {
             context! {
                 environment => facts::text(name),
                 waits => release::waits(release),
-                chain => text::chain(environment, release, request.viewer),
-                ..text::row(release)
+                chain => text::chain((environment, release), request.viewer, &hidden),
+                ..text::row(release, &hidden)
             }
         })
         .collect();

@@ -4,8 +4,9 @@ use insta::assert_snapshot;
 use pleach_page::board::Board;
 use pleach_page::standalone;
 use pleach_page::viewer::{Permissions, Verb, Viewer};
+use pleach_reconciler::outcome::ReconcileOutcome;
 
-use crate::fixtures::{diff, every_state, html, name, plan, try_html};
+use crate::fixtures::{diff, every_state, html, name, outcome, plan, try_html};
 
 const TABS: [&str; 6] = ["", "/plan", "/diff", "/objects", "/history", "/graph"];
 
@@ -140,6 +141,33 @@ fn a_hidden_release_is_nowhere() {
     }
     let page = html(&board, &viewer, "/releases/production/waits-for-waiting");
     assert!(!page.contains("in-sync"), "a dependency that is hidden");
+    for text in [
+        "it depends on release syncing, which is stalled",
+        "another client writes: pleach/production.syncing",
+        &format!("{} production.syncing", "x".repeat(283)),
+    ] {
+        let mut board = board.clone();
+        let seen = name("production", "waits-for-waiting");
+        board.finished(&seen, outcome(ReconcileOutcome::Failed, text));
+        for address in [
+            "/",
+            "/environments/production",
+            "/releases/production/waits-for-waiting",
+            "/releases/production/waits-for-waiting/history",
+        ] {
+            let page = html(&board, &viewer, address);
+            assert!(!page.contains("sync"), "{address}: {page}");
+            assert!(page.contains("another release"), "{address}: {page}");
+        }
+        // A search does not find the name either, and repeats only its own text.
+        let page = html(&board, &viewer, "/?q=production.sync");
+        assert!(!page.contains("waits-for-waiting"), "{page}");
+        let all = html(&board, &Viewer::read_only(), "/environments/production");
+        assert!(
+            all.contains("release syncing") || all.contains("production.sync"),
+            "{all}"
+        );
+    }
     for address in [
         "/releases/production/syncing",
         "/releases/production/syncing/diff",
