@@ -57,6 +57,8 @@ pub struct Permissions {
     pub everywhere: BTreeSet<Verb>,
     /// Further verbs on single releases.
     pub releases: BTreeMap<ReleaseName, BTreeSet<Verb>>,
+    /// Whether the reviews of some releases take too long. They are not seen.
+    pub is_partial: bool,
 }
 
 impl Viewer {
@@ -67,7 +69,7 @@ impl Viewer {
             name: None,
             permissions: Permissions {
                 everywhere: [Verb::Get].into(),
-                releases: BTreeMap::new(),
+                ..Permissions::default()
             },
         }
     }
@@ -80,11 +82,17 @@ impl Viewer {
         }
     }
 
+    /// Returns whether the reviews of some releases take too long. They are not seen.
+    pub fn is_partial(&self) -> bool {
+        self.permissions.is_partial
+    }
+
     /// Returns whether the viewer is allowed to use a verb on a release.
     pub fn may(&self, verb: Verb, release: &ReleaseName) -> bool {
         let Permissions {
             everywhere,
             releases,
+            is_partial: _,
         } = &self.permissions;
         let of_release = releases.get(release);
         everywhere.contains(&verb) || of_release.is_some_and(|verbs| verbs.contains(&verb))
@@ -131,6 +139,7 @@ mod tests {
             Permissions {
                 everywhere: [Verb::Sync].into(),
                 releases: [(release("web"), [Verb::Get, Verb::Approve].into())].into(),
+                is_partial: false,
             },
         );
         for (name, verb, expected) in [

@@ -28,13 +28,15 @@ pub(super) fn content(board: &Board, name: &str, request: &Request<'_>) -> Optio
         let after: Vec<&str> = after.collect();
         context! { after => after.join(", "), ..text::row(release, &hidden) }
     });
+    let mut notices = text::notices(board, environment, request.now);
+    notices.extend(text::partial(request.viewer));
     Some(Content {
         template: "environment.html.j2",
         title: facts::text(name),
         section: "",
         values: context! {
             name => facts::text(name),
-            notices => text::notices(board, environment, request.now),
+            notices,
             about => about(board, environment, &releases, request),
             releases => rows.collect::<Vec<_>>(),
             empty => overview::empty(environment),

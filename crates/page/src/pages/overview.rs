@@ -68,7 +68,7 @@ pub(super) fn content(
             q => facts::text(search),
             selected => selected.map_or("", State::key),
             counts,
-            notices => text::board_notices(board),
+            notices => text::board_notices(board, request.viewer),
             environments,
             empty,
             left_out,

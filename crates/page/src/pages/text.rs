@@ -158,9 +158,9 @@ pub(super) fn notices(board: &Board, environment: &Environment, now: Timestamp) 
     notices
 }
 
-/// Returns the notices about the whole board.
-pub(super) fn board_notices(board: &Board) -> Vec<Value> {
-    let mut notices = Vec::new();
+/// Returns the notices about the whole board, and about the viewer.
+pub(super) fn board_notices(board: &Board, viewer: &Viewer) -> Vec<Value> {
+    let mut notices = Vec::from_iter(partial(viewer));
     if board.replicas == Some(0) {
         notices.push(notice(
             "bad",
@@ -169,6 +169,14 @@ pub(super) fn board_notices(board: &Board) -> Vec<Value> {
         ));
     }
     notices
+}
+
+/// Returns the notice about releases that are missing on a page, because their reviews take long.
+pub(super) fn partial(viewer: &Viewer) -> Option<Value> {
+    let text = "your permissions for some releases are not known yet; load the page again";
+    viewer
+        .is_partial()
+        .then(|| notice("warn", "Incomplete:", text))
 }
 
 /// Returns the releases that a release waits for, from the nearest to the cause: of its

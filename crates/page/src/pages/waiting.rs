@@ -35,7 +35,7 @@ pub(super) fn content(board: &Board, request: &Request<'_>) -> Content {
         title: "Waiting".to_owned(),
         section: "waiting",
         values: context! {
-            notices => text::board_notices(board),
+            notices => text::board_notices(board, request.viewer),
             rows,
             left_out => waiting.len().saturating_sub(RELEASES),
         },

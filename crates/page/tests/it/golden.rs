@@ -184,6 +184,23 @@ fn a_hidden_release_is_nowhere() {
 }
 
 #[test]
+fn incomplete_permissions_are_reported() {
+    let board = every_state();
+    let mut permissions = Permissions {
+        releases: [(name("production", "syncing"), [Verb::Get].into())].into(),
+        ..Permissions::default()
+    };
+    for is_partial in [false, true] {
+        permissions.is_partial = is_partial;
+        let viewer = Viewer::signed_in("bob", permissions.clone());
+        for address in ["/", "/waiting", "/environments/production"] {
+            let page = html(&board, &viewer, address);
+            assert_eq!(page.contains("Incomplete:"), is_partial, "{address}");
+        }
+    }
+}
+
+#[test]
 fn lists_are_filtered() {
     let board = every_state();
     let viewer = Viewer::read_only();

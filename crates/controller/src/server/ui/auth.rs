@@ -180,12 +180,7 @@ impl Auth {
         freshness: Freshness,
     ) -> Result<bool, Unanswered> {
         match &self.users {
-            Some(users) => {
-                users
-                    .reviews
-                    .may(user, verb, Some(release), freshness)
-                    .await
-            }
+            Some(users) => users.reviews.may(user, verb, release, freshness).await,
             None => Ok(false),
         }
     }

@@ -26,6 +26,8 @@ use crate::server::metrics::EventStream;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Maximum age of a stream. Browsers then connect again, and permissions are checked again.
 const LONGEST: Duration = Duration::from_hours(1);
+/// Maximum age of a stream if not all permissions were known at its start.
+const PARTIAL: Duration = Duration::from_mins(1);
 /// Minimum interval between two events.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Seconds after which a refused client can try again.
@@ -66,13 +68,18 @@ pub(super) async fn follow(
         let headers = [(header::RETRY_AFTER, RETRY_AFTER)];
         return (StatusCode::SERVICE_UNAVAILABLE, headers).into_response();
     };
+    let age = if viewer.is_partial() {
+        PARTIAL
+    } else {
+        LONGEST
+    };
     let follower = Follower {
         board: ui.board,
         epoch: ui.epoch,
         page,
         viewer,
         sent: None,
-        end: Instant::now() + LONGEST,
+        end: Instant::now() + age,
         _permit: permit,
         _counted: ui.metrics.ui_event_stream(),
     };

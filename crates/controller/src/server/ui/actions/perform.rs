@@ -10,11 +10,11 @@ use pleach_model::object::ReleaseName;
 use pleach_page::viewer::{ActionFields, Verb};
 use pleach_state::inventory::SyncRequest;
 use state::{Announcement, Approval};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::UserAction;
 use super::target::{ActionTarget, ActionTargets, Found};
-use crate::server::ui::auth::{Auth, Freshness, Identity, Unanswered};
+use crate::server::ui::auth::{Auth, Freshness, Identity, KnownRelease, Unanswered};
 
 /// Longest reason, in characters.
 const REASON: usize = 500;
@@ -159,48 +159,103 @@ pub(super) async fn perform(
     action: &UserAction,
     intent: &Intent,
 ) -> Outcome {
-    let performing = Box::pin(try_perform(auth, targets, action, intent));
-    timeout(DEADLINE, performing).await.unwrap_or_else(|_| {
-        let message = format!(
-            "no answer from the cluster in {DEADLINE:?}; the action can have been executed"
-        );
-        Outcome::Failed(message)
-    })
+    let end = Instant::now() + DEADLINE;
+    let permitted = timeout_at(end, is_permitted(auth, targets, action));
+    let is_permitted = match permitted.await {
+        Ok(Ok(is_permitted)) => is_permitted,
+        Ok(Err(outcome)) => return outcome,
+        Err(_) => return unreviewed(&Unanswered::Late),
+    };
+    let mut is_writing = false;
+    let performing = async {
+        let target = match targets.find(&action.release).await {
+            Ok(Found::One(target)) => target,
+            Ok(Found::Several) => return Outcome::Ambiguous,
+            Ok(Found::Nothing) => return Outcome::NotFound,
+            Err(error) => return Outcome::Failed(words(&error)),
+        };
+        if let Err(outcome) = review(auth, &target.known(), action).await {
+            return outcome;
+        }
+        is_writing = true;
+        write_and_announce(&target, action, intent).await
+    };
+    let performed = timeout_at(end, Box::pin(performing)).await;
+    let outcome = performed.unwrap_or_else(|_| late());
+    match outcome {
+        // Without the permission, a user learns nothing about a cluster.
+        Outcome::Ambiguous | Outcome::Failed(_) if !is_permitted && !is_writing => {
+            Outcome::NotFound
+        }
+        outcome => outcome,
+    }
 }
 
-async fn try_perform(
+/// Returns whether the user is allowed the action on a release that the controller knows, before
+/// any cluster is asked about it. False if that is known with its namespace only.
+async fn is_permitted(
     auth: &Auth,
     targets: &ActionTargets,
     action: &UserAction,
-    intent: &Intent,
-) -> Outcome {
-    let target = match targets.find(&action.release).await {
-        Ok(Found::One(target)) => target,
-        Ok(Found::Several) => return Outcome::Ambiguous,
-        Ok(Found::Nothing) => return Outcome::NotFound,
-        Err(error) => return Outcome::Failed(words(&error)),
-    };
-    let known = target.known();
-    let may = |verb: Verb| auth.may(&action.user, verb, &known, Freshness::Now);
+) -> Result<bool, Outcome> {
+    let known = targets.known(&action.release);
+    if known.is_empty() {
+        let everywhere = KnownRelease {
+            name: action.release.clone(),
+            namespace: None,
+        };
+        return match review(auth, &everywhere, action).await {
+            Ok(()) => Ok(true),
+            Err(Outcome::NotFound | Outcome::Forbidden) => Ok(false),
+            Err(outcome) => Err(outcome),
+        };
+    }
+    let mut refusal = Outcome::NotFound;
+    for release in &known {
+        match review(auth, release, action).await {
+            Ok(()) => return Ok(true),
+            Err(Outcome::NotFound) => {}
+            Err(outcome) => refusal = outcome,
+        }
+    }
+    Err(refusal)
+}
+
+/// Reviews the permission for an action on a release.
+async fn review(auth: &Auth, release: &KnownRelease, action: &UserAction) -> Result<(), Outcome> {
+    let may = |verb: Verb| auth.may(&action.user, verb, release, Freshness::Now);
     match may(Verb::Get).await {
         Ok(true) => {}
         // An invisible release looks like one that does not exist.
-        Ok(false) => return Outcome::NotFound,
-        Err(error) => return unreviewed(&error),
+        Ok(false) => return Err(Outcome::NotFound),
+        Err(error) => return Err(unreviewed(&error)),
     }
     match may(action.verb).await {
-        Ok(true) => {}
-        Ok(false) => return Outcome::Forbidden,
-        Err(error) => return unreviewed(&error),
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Outcome::Forbidden),
+        Err(error) => Err(unreviewed(&error)),
     }
-    match write(&target, action, intent).await {
+}
+
+async fn write_and_announce(
+    target: &ActionTarget,
+    action: &UserAction,
+    intent: &Intent,
+) -> Outcome {
+    match write(target, action, intent).await {
         Ok(Outcome::Done) => {
-            announce(&target, action, intent).await;
+            announce(target, action, intent).await;
             Outcome::Done
         }
         Ok(outcome) => outcome,
         Err(error) => Outcome::Failed(words(&error)),
     }
+}
+
+fn late() -> Outcome {
+    Outcome::Failed(format!(
+        "no answer from the cluster in {DEADLINE:?}; the action can have been executed"
+    ))
 }
 
 fn unreviewed(error: &Unanswered) -> Outcome {

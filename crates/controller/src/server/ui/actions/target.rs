@@ -58,6 +58,12 @@ impl ActionTargets {
         }
     }
 
+    /// Returns the releases of this name that the controller knows.
+    pub(super) fn known(&self, name: &ReleaseName) -> Vec<KnownRelease> {
+        let known = (self.known)().into_iter();
+        known.filter(|release| release.name == *name).collect()
+    }
+
     /// Finds a release by its name. Fails if a cluster does not answer and no other one has it.
     pub(super) async fn find(&self, name: &ReleaseName) -> Result<Found, ClusterError> {
         let search = self.search(name);
@@ -87,11 +93,8 @@ impl ActionTargets {
     /// Returns the location of the record, as far as it is known. An account can lack the permission
     /// to search everywhere.
     fn search(&self, name: &ReleaseName) -> Search {
-        let known = (self.known)().into_iter();
-        let namespaces: BTreeSet<String> = known
-            .filter(|release| release.name == *name)
-            .filter_map(|release| release.namespace)
-            .collect();
+        let known = self.known(name).into_iter();
+        let namespaces: BTreeSet<String> = known.filter_map(|release| release.namespace).collect();
         match namespaces.first() {
             Some(namespace) if namespaces.len() == 1 => Search::In(Store::ConfigMap {
                 namespace: namespace.clone(),

@@ -11,14 +11,16 @@ use pleach_cluster::{Access, OwnCluster, Retry, Subject};
 use pleach_model::object::{Digest, ReleaseName, canonical_json};
 use pleach_page::viewer::{Permissions, Verb};
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{DEADLINE, Identity, Unanswered};
 
 /// How long an answer is used for pages.
 const KNOWN_FOR: Duration = Duration::from_mins(1);
 /// Largest number of such answers.
-const MOST_KNOWN: usize = 16_384;
+const MOST_KNOWN: usize = 65_536;
+/// Time of a page for reviews of releases. It shows those that are known by then.
+const BUDGET: Duration = Duration::from_secs(3);
 /// Number of concurrent reviews of a page.
 const CONCURRENCY: usize = 16;
 
@@ -51,8 +53,35 @@ struct Question {
     user: Digest,
     verb: Verb,
     namespace: Option<String>,
-    /// `None`: all releases.
+    /// `None`: all releases in the namespace, or everywhere.
     name: Option<String>,
+}
+
+/// Releases that a question is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope<'r> {
+    /// All releases.
+    All,
+    /// All releases with state in this namespace.
+    Namespace(&'r str),
+    /// One release.
+    Release(&'r KnownRelease),
+}
+
+impl Question {
+    fn new(user: Digest, verb: Verb, scope: Scope<'_>) -> Self {
+        let (namespace, name) = match scope {
+            Scope::All => (None, None),
+            Scope::Namespace(namespace) => (Some(namespace.to_owned()), None),
+            Scope::Release(release) => (release.namespace.clone(), Some(release.name.to_string())),
+        };
+        Self {
+            user,
+            verb,
+            namespace,
+            name,
+        }
+    }
 }
 
 impl Reviews {
@@ -63,112 +92,172 @@ impl Reviews {
         }
     }
 
-    /// Returns whether a user is allowed to use a verb on a release; `None`: on all of them.
+    /// Returns whether a user is allowed to use a verb on a release.
     pub(super) async fn may(
         &self,
         user: &Identity,
         verb: Verb,
-        release: Option<&KnownRelease>,
+        release: &KnownRelease,
         freshness: Freshness,
     ) -> Result<bool, Unanswered> {
-        let asking = self.ask(user, verb, release, freshness);
+        let question = Question::new(digest(user), verb, Scope::Release(release));
+        let asking = async {
+            match freshness {
+                Freshness::LastMinute => self.ask(user, question).await,
+                Freshness::Now => self.ask_now(user, question).await,
+            }
+        };
         timeout(DEADLINE, asking)
             .await
             .map_err(|_| Unanswered::Late)?
     }
 
     /// Returns the permissions of a user for a page: which of the releases the user sees, and all
-    /// verbs on the release of the page.
+    /// verbs on the release of the page. If the reviews of the other releases take too long, the
+    /// rest of them is not seen.
     pub(super) async fn permissions(
         &self,
         user: &Identity,
         known: &[KnownRelease],
         of_page: Option<&ReleaseName>,
     ) -> Result<Permissions, Unanswered> {
-        let asking = self.ask_for_page(user, known, of_page);
-        timeout(DEADLINE, asking)
+        let end = Instant::now() + BUDGET;
+        let asking = self.ask_about_page(user, known, of_page);
+        let mut permissions = timeout(DEADLINE, asking)
             .await
-            .map_err(|_| Unanswered::Late)?
+            .map_err(|_| Unanswered::Late)??;
+        if !permissions.everywhere.contains(&Verb::Get) {
+            self.ask_about_releases(user, known, (&mut permissions, end))
+                .await?;
+        }
+        Ok(permissions)
     }
 
-    async fn ask_for_page(
+    /// Returns the verbs on all releases, and those on the release of the page.
+    async fn ask_about_page(
         &self,
         user: &Identity,
         known: &[KnownRelease],
         of_page: Option<&ReleaseName>,
     ) -> Result<Permissions, Unanswered> {
-        let all = Verb::ALL.map(|verb| (verb, None));
-        let everywhere = self.allowed(user, all.to_vec()).await?;
-        let everywhere: BTreeSet<Verb> = everywhere.into_iter().map(|(verb, _)| verb).collect();
-        let questions = known.iter().flat_map(|release| {
-            let is_of_page = of_page == Some(&release.name);
+        let of_page = known.iter().find(|release| of_page == Some(&release.name));
+        let mut permissions = Permissions::default();
+        let scopes = [Some(Scope::All), of_page.map(Scope::Release)];
+        for scope in scopes.into_iter().flatten() {
             let verbs = Verb::ALL.into_iter();
-            verbs
-                .filter(move |verb| *verb == Verb::Get || is_of_page)
-                .map(move |verb| (verb, Some(release)))
-        });
-        let questions = questions.filter(|(verb, _)| !everywhere.contains(verb));
-        let mut releases: BTreeMap<ReleaseName, BTreeSet<Verb>> = BTreeMap::new();
-        for (verb, release) in self.allowed(user, questions.collect()).await? {
-            if let Some(release) = release {
-                releases
-                    .entry(release.name.clone())
-                    .or_default()
-                    .insert(verb);
+            let verbs = verbs.filter(|verb| !permissions.everywhere.contains(verb));
+            let user_digest = digest(user);
+            let asking = verbs.map(|verb| {
+                let question = Question::new(user_digest.clone(), verb, scope);
+                async move { Ok((verb, self.ask(user, question).await?)) }
+            });
+            let asking: Vec<_> = asking.collect();
+            let answers = stream::iter(asking).buffer_unordered(CONCURRENCY);
+            let answers: Vec<(Verb, bool)> = answers.try_collect().await?;
+            let allowed = answers.into_iter().filter(|(_, is_allowed)| *is_allowed);
+            let allowed: BTreeSet<Verb> = allowed.map(|(verb, _)| verb).collect();
+            match scope {
+                Scope::Release(release) if !allowed.is_empty() => {
+                    permissions.releases.insert(release.name.clone(), allowed);
+                }
+                Scope::Release(_) | Scope::Namespace(_) => {}
+                Scope::All => permissions.everywhere = allowed,
             }
         }
-        Ok(Permissions {
-            everywhere,
-            releases,
-        })
+        Ok(permissions)
     }
 
-    /// Returns the questions with the answer yes.
-    async fn allowed<'r>(
+    /// Adds the releases that the user sees, and the number of those without an answer at the end.
+    /// Namespaces with several releases are asked about as a whole first.
+    async fn ask_about_releases(
         &self,
         user: &Identity,
-        questions: Vec<(Verb, Option<&'r KnownRelease>)>,
-    ) -> Result<Vec<(Verb, Option<&'r KnownRelease>)>, Unanswered> {
-        let asking = questions.into_iter().map(|(verb, release)| async move {
-            let is_allowed = self.ask(user, verb, release, Freshness::LastMinute).await?;
-            Ok::<_, Unanswered>(is_allowed.then_some((verb, release)))
-        });
-        let asking: Vec<_> = asking.collect();
-        stream::iter(asking)
-            .buffer_unordered(CONCURRENCY)
-            .try_filter_map(|answer| std::future::ready(Ok(answer)))
-            .try_collect()
-            .await
-    }
-
-    async fn ask(
-        &self,
-        user: &Identity,
-        verb: Verb,
-        release: Option<&KnownRelease>,
-        freshness: Freshness,
-    ) -> Result<bool, Unanswered> {
-        let question = Question {
-            user: digest(user),
-            verb,
-            namespace: release.and_then(|release| release.namespace.clone()),
-            name: release.map(|release| release.name.to_string()),
-        };
-        if freshness == Freshness::LastMinute {
-            let known = self.known().get(&question).copied();
-            if let Some((is_allowed, at)) = known
-                && at.elapsed() < KNOWN_FOR
-            {
-                return Ok(is_allowed);
+        known: &[KnownRelease],
+        (permissions, end): (&mut Permissions, Instant),
+    ) -> Result<(), Unanswered> {
+        let mut namespaces: BTreeMap<&str, usize> = BTreeMap::new();
+        for namespace in known.iter().filter_map(|one| one.namespace.as_deref()) {
+            *namespaces.entry(namespace).or_default() += 1;
+        }
+        namespaces.retain(|_, count| *count > 1);
+        let scopes = namespaces.into_keys().map(Scope::Namespace).collect();
+        let (seen, _) = self.ask_all(user, scopes, end).await?;
+        let (mut visible, mut rest) = (Vec::new(), Vec::new());
+        for release in known {
+            let namespace = release.namespace.as_deref().map(Scope::Namespace);
+            if namespace.is_some_and(|namespace| seen.contains(&namespace)) {
+                visible.push(Scope::Release(release));
+            } else {
+                rest.push(Scope::Release(release));
             }
         }
+        let (seen, unreviewed) = self.ask_all(user, rest, end).await?;
+        visible.extend(seen);
+        for scope in visible {
+            if let Scope::Release(release) = scope {
+                let verbs = permissions.releases.entry(release.name.clone());
+                verbs.or_default().insert(Verb::Get);
+            }
+        }
+        permissions.is_partial = unreviewed > 0;
+        Ok(())
+    }
+
+    /// Returns the scopes that the user is allowed to read, and the number of those without an
+    /// answer at the end.
+    async fn ask_all<'r>(
+        &self,
+        user: &Identity,
+        scopes: Vec<Scope<'r>>,
+        end: Instant,
+    ) -> Result<(Vec<Scope<'r>>, usize), Unanswered> {
+        let user_digest = digest(user);
+        let mut seen = Vec::new();
+        let mut asking = Vec::new();
+        for scope in scopes {
+            let question = Question::new(user_digest.clone(), Verb::Get, scope);
+            match self.answer(&question) {
+                Some(true) => seen.push(scope),
+                Some(false) => {}
+                None => asking.push(async move {
+                    Ok::<_, Unanswered>((scope, self.ask_now(user, question).await?))
+                }),
+            }
+        }
+        let mut left = asking.len();
+        let mut answers = stream::iter(asking).buffer_unordered(CONCURRENCY);
+        while let Ok(Some(answer)) = timeout_at(end, answers.next()).await {
+            let (scope, is_allowed) = answer?;
+            left -= 1;
+            if is_allowed {
+                seen.push(scope);
+            }
+        }
+        Ok((seen, left))
+    }
+
+    /// Returns the answer of the last minute.
+    fn answer(&self, question: &Question) -> Option<bool> {
+        let known = self.known().get(question).copied();
+        let (is_allowed, at) = known?;
+        (at.elapsed() < KNOWN_FOR).then_some(is_allowed)
+    }
+
+    async fn ask(&self, user: &Identity, question: Question) -> Result<bool, Unanswered> {
+        match self.answer(&question) {
+            Some(is_allowed) => Ok(is_allowed),
+            None => self.ask_now(user, question).await,
+        }
+    }
+
+    async fn ask_now(&self, user: &Identity, question: Question) -> Result<bool, Unanswered> {
         let subject = Subject {
             user: &user.name,
             groups: &user.groups,
             extra: &user.extra,
         };
         let access = Access {
-            verb: verb.as_str(),
+            verb: question.verb.as_str(),
             group: "pleach.dev",
             resource: "releases",
             subresource: None,

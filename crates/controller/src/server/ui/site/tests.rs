@@ -47,6 +47,8 @@ struct Fixture {
     router: Router,
     script: Arc<Mutex<Script>>,
     metrics: Arc<Metrics>,
+    /// Releases that the controller knows.
+    releases: Arc<Mutex<Vec<KnownRelease>>>,
     _folder: TempDir,
     _server: JoinSet<()>,
 }
@@ -64,10 +66,13 @@ fn connection(folder: &Path, url: &str) -> Connection {
     }
 }
 
-fn web() -> ReleaseName {
-    ReleaseName {
-        environment: "prod".to_owned(),
-        release: "web".to_owned(),
+fn known(release: &str, namespace: Option<&str>) -> KnownRelease {
+    KnownRelease {
+        name: ReleaseName {
+            environment: "prod".to_owned(),
+            release: release.to_owned(),
+        },
+        namespace: namespace.map(str::to_owned),
     }
 }
 
@@ -92,7 +97,9 @@ fn pages() -> Router {
     Router::new()
         .route(
             "/",
-            get(|Extension(_): Extension<Viewer>| async { "overview" }),
+            get(|Extension(viewer): Extension<Viewer>| async move {
+                format!("overview, partial: {}", viewer.is_partial())
+            }),
         )
         .route("/releases/{environment}/{release}", get(of_release))
 }
@@ -108,6 +115,7 @@ impl Fixture {
             release: release(DIGEST),
             seen: Vec::new(),
             interference: None,
+            is_closed: false,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -121,12 +129,9 @@ impl Fixture {
         let key = folder.path().join("key");
         pleach_files::write_atomic(&key, &FileContent::private(vec![7; 32])).unwrap();
         let metrics = Arc::new(Metrics::default());
-        let known: auth::KnownReleases = Arc::new(|| {
-            vec![KnownRelease {
-                name: web(),
-                namespace: None,
-            }]
-        });
+        let releases = Arc::new(Mutex::new(vec![known("web", None)]));
+        let listed = Arc::clone(&releases);
+        let known: auth::KnownReleases = Arc::new(move || listed.lock().unwrap().clone());
         let means = Means {
             own: OwnCluster::new(connection.clone()),
             cookies: CookieKey::new(key, false),
@@ -172,6 +177,7 @@ impl Fixture {
             router,
             script,
             metrics,
+            releases,
             _folder: folder,
             _server: server,
         }
@@ -514,4 +520,75 @@ async fn an_action_without_sign_in_returns_to_its_page() {
     let answer = fixture.post("/releases/prod/web/sync", "", "").await;
     assert_eq!(answer.location(), "/login?next=%2Freleases%2Fprod%2Fweb");
     assert!(fixture.seen("PATCH", RELEASE).is_empty());
+}
+
+#[tokio::test]
+async fn the_permission_is_checked_before_the_cluster_is_asked() {
+    for (verbs, is_known, expected, is_asked) in [
+        (&[][..], true, 404, false),
+        (&["get"], true, 403, false),
+        (&["get", "sync"], true, 502, true),
+        // The namespace of a release of another replica is found by its record only.
+        (&[], false, 404, true),
+        (&["get"], false, 404, true),
+        (&["get", "sync"], false, 502, true),
+    ] {
+        let fixture = Fixture::new(verbs).await;
+        fixture.script.lock().unwrap().is_closed = true;
+        if !is_known {
+            fixture.releases.lock().unwrap().clear();
+        }
+        let cookie = fixture.sign_in().await;
+        let answer = fixture.post("/releases/prod/web/sync", &cookie, "").await;
+        assert_eq!(
+            answer.status, expected,
+            "{verbs:?} {is_known}: {}",
+            answer.body
+        );
+        let asked = !fixture.seen("GET", RELEASE).is_empty();
+        assert_eq!(asked, is_asked, "{verbs:?} {is_known}");
+    }
+}
+
+#[tokio::test]
+async fn slow_reviews_do_not_hide_the_other_releases() {
+    let fixture = Fixture::new(&["get"]).await;
+    let cookie = fixture.sign_in().await;
+    assert_eq!(
+        fixture.get("/", &cookie).await.body,
+        "overview, partial: false"
+    );
+    fixture.releases.lock().unwrap().push(known("slow", None));
+    // All other answers are known; from here on, only time-outs are waited for.
+    tokio::time::pause();
+    let answer = fixture.get("/", &cookie).await;
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "overview, partial: true")
+    );
+    let answer = fixture.get("/releases/prod/web", &cookie).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ann: get"));
+}
+
+#[tokio::test]
+async fn namespaces_are_reviewed_as_a_whole_first() {
+    let fixture = Fixture::new(&["get"]).await;
+    let names: Vec<String> = (0..40).map(|number| format!("app-{number}")).collect();
+    let mut releases: Vec<KnownRelease> =
+        names.iter().map(|name| known(name, Some("team"))).collect();
+    releases.extend([
+        known("one", Some("alone")),
+        known("a", Some("dark")),
+        known("b", Some("dark")),
+    ]);
+    *fixture.releases.lock().unwrap() = releases;
+    let cookie = fixture.sign_in().await;
+    let answer = fixture.get("/releases/prod/app-39", &cookie).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ann: get"));
+    let answer = fixture.get("/releases/prod/a", &cookie).await;
+    assert_eq!(answer.status, 404);
+    // Five verbs on all releases and on the release of each page, two namespaces, and the three
+    // releases without an answer by then.
+    let reviews = fixture.seen("POST", REVIEWS);
+    assert!(reviews.len() <= 5 + 5 + 5 + 2 + 3, "{}", reviews.len());
 }

@@ -21,6 +21,8 @@ pub(super) struct Script {
     pub(super) seen: Vec<(String, String, Value)>,
     /// Change of the release that another client makes before the next write.
     pub(super) interference: Option<Value>,
+    /// Whether the API server refuses to show the release to the controller.
+    pub(super) is_closed: bool,
 }
 
 pub(super) fn release(awaited: &str) -> Value {
@@ -38,7 +40,8 @@ pub(super) async fn answer(script: Arc<Mutex<Script>>, request: Request) -> Resp
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
-    let is_slow = body["spec"]["token"] == "slow";
+    let asked = &body["spec"]["resourceAttributes"]["name"];
+    let is_slow = body["spec"]["token"] == "slow" || asked == "prod.slow";
     if is_slow {
         std::future::pending::<()>().await;
     }
@@ -67,10 +70,12 @@ pub(super) async fn answer(script: Arc<Mutex<Script>>, request: Request) -> Resp
             let asked = &spec["resourceAttributes"];
             assert_eq!(asked["group"], "pleach.dev");
             assert_eq!(asked["resource"], "releases");
-            let is_web = asked["name"] == "prod.web" && spec["user"] == "ann";
+            let is_web = asked["name"] == "prod.web" || asked["namespace"] == "team";
+            let is_web = is_web && spec["user"] == "ann";
             let verb = asked["verb"].as_str().unwrap();
             ok(json!({"status": {"allowed": is_web && script.verbs.contains(&verb)}}))
         }
+        ("GET", RELEASE) if script.is_closed => status(StatusCode::FORBIDDEN, "Forbidden"),
         ("GET", RELEASE) => ok(script.release.clone()),
         ("PATCH", RELEASE) => {
             if let Some(release) = script.interference.take() {
