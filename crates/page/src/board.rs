@@ -14,7 +14,11 @@ use pleach_model::object::ReleaseName;
 use pleach_reconciler::outcome::ReconcileOutcome;
 
 use crate::facts::{ReleaseFacts, text};
+use crate::outline::{Deviation, Outline};
 use crate::viewer::{Verb, Viewer};
+
+/// Number of retained outlines of a release.
+const EARLIER: usize = 3;
 
 pub use self::updates::LoadedEnvironment;
 
@@ -95,6 +99,8 @@ pub struct Release {
     pub name: ReleaseName,
     /// Facts of its newest plan; `None` before the first one.
     pub facts: Option<Arc<ReleaseFacts>>,
+    /// Outlines of earlier plans that needed an approval, newest first.
+    pub earlier: Vec<Arc<Outline>>,
     /// Outcome of the last reconcile.
     pub outcome: Option<Outcome>,
     /// Outcomes that were more than a confirmation, newest first.
@@ -278,6 +284,7 @@ impl Release {
         Self {
             name,
             facts: None,
+            earlier: Vec::new(),
             outcome: None,
             recent: Vec::new(),
             stalled: None,
@@ -529,6 +536,29 @@ impl Environment {
 }
 
 impl Release {
+    /// Retains the outline of the present plan, if it needed an approval and the next one differs.
+    fn remember_plan(&mut self, next: &ReleaseFacts) {
+        let Some(facts) = &self.facts else {
+            return;
+        };
+        let outline = &facts.plan.outline;
+        if !facts.needs_approval || !facts.plan.has_steps || outline.effects == next.plan.effects {
+            return;
+        }
+        self.earlier.retain(|one| one.effects != outline.effects);
+        self.earlier.insert(0, Arc::clone(outline));
+        self.earlier.truncate(EARLIER);
+    }
+
+    /// Returns the differences between two of its plans, by the digests of their effects. `None` if
+    /// one of them is not known.
+    pub fn deviations(&self, before: &str, now: &str) -> Option<Vec<Deviation>> {
+        let present = self.facts.iter().map(|facts| &facts.plan.outline);
+        let known: Vec<&Arc<Outline>> = present.chain(&self.earlier).collect();
+        let find = |effects: &str| known.iter().find(|one| one.effects == effects);
+        Some(find(before)?.compare(find(now)?))
+    }
+
     /// Returns the names of the releases that it depends on.
     pub fn depends_on(&self) -> impl Iterator<Item = &str> {
         let facts = self.facts.iter();

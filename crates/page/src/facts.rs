@@ -1,6 +1,7 @@
 //! Facts of a release from its newest plan: masked and bounded.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_fields::diff::Cause;
@@ -18,6 +19,7 @@ use pleach_state::inventory::{Installed, Store, UserRequests};
 use serde::Serialize;
 
 use crate::diff::{self, Budget, LINE, ObjectView};
+use crate::outline::Outline;
 
 /// Maximum number of changed objects whose differences are computed.
 pub const MAX_COMPARED: usize = 500;
@@ -196,6 +198,9 @@ pub struct PlanView {
     pub findings_left_out: usize,
     /// Differences; `None` if they are too many.
     pub changes: Option<Vec<ObjectView>>,
+    /// Its effects, to compare it with another plan.
+    #[serde(skip)]
+    pub outline: Arc<Outline>,
     /// Size of the differences, in bytes.
     #[serde(skip)]
     pub(crate) size: usize,
@@ -435,8 +440,10 @@ impl PlanView {
         let changes = diff.map(|diff| differences(diff, &mut budget));
         let temporary = diff.iter().flat_map(|diff| &diff.overlays);
         let temporary = temporary.flat_map(meanwhile).take(TEMPORARY);
+        let outline = Outline::of(plan, &stages);
         Self {
-            effects: plan.effects().to_string(),
+            effects: outline.effects.clone(),
+            outline: Arc::new(outline),
             has_steps: plan.has_steps(),
             from: plan.from.as_deref().map(text),
             to: text(&plan.to),

@@ -26,7 +26,7 @@ use crate::board::{Board, State};
 use crate::standalone;
 use crate::viewer::Viewer;
 
-pub use self::forms::{AuditEntry, SignInForm, audit, refusal, sign_in};
+pub use self::forms::{AuditEntry, SignInForm, audit, outdated, refusal, sign_in};
 use self::hidden::Hidden;
 
 /// The stylesheet of all pages.
@@ -39,7 +39,7 @@ const FRAGMENT: &str = "main";
 const SEARCH: usize = 200;
 
 /// Templates by name.
-const TEMPLATES: [(&str, &str); 16] = [
+const TEMPLATES: [(&str, &str); 17] = [
     ("actions.html.j2", include_str!("templates/actions.html.j2")),
     ("base.html.j2", include_str!("templates/base.html.j2")),
     ("board.html.j2", include_str!("templates/board.html.j2")),
@@ -59,6 +59,10 @@ const TEMPLATES: [(&str, &str); 16] = [
         include_str!("templates/overview.html.j2"),
     ),
     ("plan.html.j2", include_str!("templates/plan.html.j2")),
+    (
+        "outdated.html.j2",
+        include_str!("templates/outdated.html.j2"),
+    ),
     ("refusal.html.j2", include_str!("templates/refusal.html.j2")),
     ("release.html.j2", include_str!("templates/release.html.j2")),
     ("waiting.html.j2", include_str!("templates/waiting.html.j2")),

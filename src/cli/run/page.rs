@@ -170,6 +170,7 @@ impl PagePlan {
             Arc::clone(&auth),
             source_policies,
             known,
+            board.clone(),
             Arc::clone(&metrics),
         );
         let router = site::router(Parts {

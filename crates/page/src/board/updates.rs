@@ -176,6 +176,7 @@ impl Board {
             {
                 Arc::make_mut(&mut facts).complete(before);
             }
+            release.remember_plan(&facts);
             release.facts = Some(facts);
             if release.running().is_none() {
                 release.run = None;

@@ -3,9 +3,14 @@
 use minijinja::{Value, context};
 use pleach_model::object::ReleaseName;
 
+use super::text::value;
 use super::{Content, RenderError, Request};
 use crate::facts::text;
+use crate::outline::Deviation;
 use crate::viewer::Verb;
+
+/// Maximum number of differences between two plans.
+const DEVIATIONS: usize = 300;
 
 /// An action of a user, for the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +77,30 @@ pub fn refusal(request: &Request<'_>, message: &str, back: &str) -> Result<Strin
         values: context! { message => text(message), back },
     };
     still(content, ("refusal", back), request)
+}
+
+/// Renders the answer to an action on a plan that is outdated, with the differences from the present
+/// one. `base` is the path of the release. `None`: the differences are not known.
+pub fn outdated(
+    request: &Request<'_>,
+    (message, base): (&str, &str),
+    deviations: Option<&[Deviation]>,
+) -> Result<String, RenderError> {
+    let deviations = deviations.unwrap_or_default();
+    let content = Content {
+        template: "outdated.html.j2",
+        title: "Nothing was changed".to_owned(),
+        section: "",
+        values: context! {
+            message => text(message),
+            back => base,
+            plan => format!("{base}/plan"),
+            diff => format!("{base}/diff"),
+            left_out => deviations.len().saturating_sub(DEVIATIONS),
+            deviations => value(&deviations[..deviations.len().min(DEVIATIONS)]),
+        },
+    };
+    still(content, ("refusal", base), request)
 }
 
 /// Renders the audit, newest entry first, as far as the viewer sees the releases. `entries` are in
@@ -142,6 +171,38 @@ mod tests {
         }
     }
 
+    fn deviation() -> Deviation {
+        Deviation {
+            kind: "new",
+            object: HOSTILE.to_owned(),
+            before: String::new(),
+            now: HOSTILE.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_outdated_plan_is_compared() {
+        let viewer = Viewer::signed_in("ann", Permissions::default());
+        let html = |deviations: Option<&[Deviation]>| {
+            let base = "/releases/prod/web";
+            let html = outdated(&request(&viewer), ("changed", base), deviations).unwrap();
+            html.replace("&#x2f;", "/")
+        };
+        let known = html(Some(&vec![deviation(); DEVIATIONS + 2]));
+        assert_eq!(known.matches("<td>new</td>").count(), DEVIATIONS);
+        assert!(known.contains("2 more objects"), "{known}");
+        assert!(
+            known.contains("href=\"/releases/prod/web/plan\""),
+            "{known}"
+        );
+        let unknown = html(None);
+        assert!(!unknown.contains("<table"), "{unknown}");
+        assert!(
+            unknown.contains("does not know the differences"),
+            "{unknown}"
+        );
+    }
+
     #[test]
     fn values_are_escaped() {
         let viewer = Viewer::signed_in(HOSTILE, Permissions::default());
@@ -158,6 +219,7 @@ mod tests {
             )
             .unwrap(),
             refusal(&request, HOSTILE, "/").unwrap(),
+            outdated(&request, (HOSTILE, "/"), Some(&[deviation()])).unwrap(),
         ] {
             assert!(!html.contains("<img"), "{html}");
             assert!(!html.contains("\"'"), "{html}");

@@ -7,8 +7,9 @@ use pleach_formats::sequence::Sequence;
 use pleach_formats::sync::SyncPolicy;
 use pleach_model::discovery::Discovery;
 use pleach_model::object::ReleaseName;
+use pleach_model::order::StageName;
 use pleach_page::board::{Board, Release, State, StepState};
-use pleach_page::facts::{Input, ReleaseFacts};
+use pleach_page::facts::{Input, PlanView, ReleaseFacts};
 use pleach_page::viewer::Viewer;
 use pleach_planner::observe::{ClusterId, Observed};
 use pleach_planner::plan::{Action, Change, Desired, Digests, Plan, Terms};
@@ -257,4 +258,51 @@ fn readers_need_not_see_repeated_answers() {
     board.answered("production", at(9), Some("timed out"));
     let unreachable = board.environments["production"].unreachable.as_ref();
     assert_eq!(unreachable.map(|one| one.since), Some(at(8)));
+}
+
+#[test]
+fn a_plan_is_compared_with_the_one_that_a_user_saw() {
+    let mut board = Board::default();
+    load(&mut board, "production", &["web"]);
+    let web = name("production", "web");
+    let seen = plan(&web);
+    let mut now = seen.clone();
+    now.steps.remove(1);
+    now.steps[0].stage = StageName::Workloads;
+    let approvable = |plan: &Plan| {
+        Arc::new(ReleaseFacts {
+            needs_approval: true,
+            plan: PlanView::of(plan, None),
+            ..facts(&web, &[])
+        })
+    };
+    board.planned(&web, &approvable(&seen));
+    board.planned(&web, &approvable(&now));
+    let digest = |plan: &Plan| plan.effects().to_string();
+    let found = release(&board, &web).deviations(&digest(&seen), &digest(&now));
+    let found = found.unwrap();
+    let found: Vec<(&str, &str)> = found.iter().map(|one| (one.kind, &*one.object)).collect();
+    let expected = [
+        ("changed", "ConfigMap/shop/web"),
+        ("gone", "Service/shop/web"),
+    ];
+    assert_eq!(found, expected);
+    assert!(
+        release(&board, &web)
+            .deviations(&digest(&now), "sha256:00")
+            .is_none()
+    );
+    // Plans that wait for no approval are not retained, and of the others only a few.
+    board.planned(&web, &Arc::new(in_sync(&web, &[])));
+    for count in 1..=2 {
+        let mut other = seen.clone();
+        other.steps.truncate(count);
+        board.planned(&web, &approvable(&other));
+    }
+    assert_eq!(release(&board, &web).earlier.len(), 3);
+    assert!(
+        release(&board, &web)
+            .deviations(&digest(&seen), &digest(&now))
+            .is_some()
+    );
 }

@@ -20,6 +20,15 @@ impl Plan {
         Digest::of(&canonical_json(&Value::Array(effects)))
     }
 
+    /// Returns the steps that change something, each with the digest of its part of [`effects`].
+    ///
+    /// [`effects`]: Self::effects
+    pub fn effects_by_step(&self) -> Vec<(&Step, Digest)> {
+        let unkeyed = self.unkeyed();
+        let digest = |step| Digest::of(&canonical_json(&effect(step, &unkeyed)));
+        self.acting().map(|step| (step, digest(step))).collect()
+    }
+
     /// Returns whether this later plan does nothing that was not reviewed.
     ///
     /// It may do less, because another release may have applied a part of it.

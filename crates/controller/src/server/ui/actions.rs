@@ -18,8 +18,10 @@ use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
+use pleach_page::board::Board;
 use pleach_page::pages::{self, AuditEntry, RenderError};
 use pleach_page::viewer::{ActionFields, Permissions, Verb, Viewer};
+use tokio::sync::watch;
 
 use self::audit::Audit;
 use self::perform::{Intent, Outcome};
@@ -38,19 +40,23 @@ pub struct Actions {
     auth: Arc<Auth>,
     targets: Arc<ActionTargets>,
     audit: Audit,
+    board: watch::Receiver<Arc<Board>>,
     metrics: Arc<Metrics>,
 }
 
 impl Actions {
-    /// Creates the actions on releases of these source policies.
+    /// Creates the actions on releases of these source policies. The board has the plans that users
+    /// saw.
     pub fn new(
         auth: Arc<Auth>,
         source_policies: Vec<Arc<SourcePolicy>>,
         known: KnownReleases,
+        board: watch::Receiver<Arc<Board>>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             auth,
+            board,
             targets: Arc::new(ActionTargets::new(source_policies, known)),
             audit: Audit::default(),
             metrics,
@@ -127,7 +133,33 @@ impl Actions {
             }
         };
         self.record(&action, &fields, &outcome);
+        if let Outcome::Outdated(now) = &outcome {
+            return self.outdated(&action, (fields.digest.trim(), now.as_deref()), &outcome);
+        }
         answer(&action, &outcome)
+    }
+
+    /// Answers that another plan waits now, with the differences from the plan that the user saw.
+    fn outdated(
+        &self,
+        action: &UserAction,
+        (seen, now): (&str, Option<&str>),
+        outcome: &Outcome,
+    ) -> Response {
+        let name = &action.release;
+        let board = Arc::clone(&self.board.borrow());
+        let environment = board.environments.get(&name.environment);
+        let release = environment.and_then(|environment| environment.releases.get(&name.release));
+        let deviations = release.zip(now);
+        let deviations = deviations.and_then(|(release, now)| release.deviations(seen, now));
+        let viewer = viewer(action);
+        let message = outcome.message(action);
+        let page = pages::outdated(
+            &request_of(&viewer),
+            (&message, &path(name)),
+            deviations.as_deref(),
+        );
+        html(StatusCode::CONFLICT, page)
     }
 
     async fn perform(&self, action: &UserAction, fields: &ActionFields) -> Outcome {
@@ -159,11 +191,7 @@ impl Actions {
 }
 
 fn answer(action: &UserAction, outcome: &Outcome) -> Response {
-    let ReleaseName {
-        environment,
-        release,
-    } = &action.release;
-    let page = format!("/releases/{environment}/{release}");
+    let page = path(&action.release);
     let (status, back) = match outcome {
         Outcome::Done => return Redirect::to(&page).into_response(),
         Outcome::Outdated(_) => (StatusCode::CONFLICT, format!("{page}/plan")),
@@ -174,8 +202,20 @@ fn answer(action: &UserAction, outcome: &Outcome) -> Response {
         Outcome::Failed(_) => (StatusCode::BAD_GATEWAY, page),
         Outcome::Unreviewed(_) => (StatusCode::SERVICE_UNAVAILABLE, page),
     };
-    let viewer = Viewer::signed_in(action.user.name.clone(), Permissions::default());
-    refusal(status, &viewer, (&outcome.message(action), &back))
+    refusal(status, &viewer(action), (&outcome.message(action), &back))
+}
+
+/// Returns the path of a release.
+fn path(name: &ReleaseName) -> String {
+    let ReleaseName {
+        environment,
+        release,
+    } = name;
+    format!("/releases/{environment}/{release}")
+}
+
+fn viewer(action: &UserAction) -> Viewer {
+    Viewer::signed_in(action.user.name.clone(), Permissions::default())
 }
 
 fn refusal(status: StatusCode, viewer: &Viewer, (message, back): (&str, &str)) -> Response {

@@ -4,6 +4,7 @@ mod api;
 #[cfg(feature = "oidc")]
 mod oidc;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Mutex;
@@ -19,22 +20,26 @@ use pleach_cluster::{Connection, OwnCluster};
 use pleach_engine::decryption::KeySources;
 use pleach_files::FileContent;
 use pleach_formats::sync::Minimum;
-use pleach_model::object::ReleaseName;
+use pleach_model::object::{Digest, ReleaseName};
+use pleach_page::board::Board;
+use pleach_page::outline::{Outline, OutlineRow};
 use pleach_page::viewer::{Verb, Viewer};
 use pleach_planner::observe::ClusterId;
 use pleach_reconciler::config::{Branches, Page, Reserved, SignIn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use self::api::{Script, answer, release};
 use super::*;
-use crate::SourcePolicy;
+use crate::board::BoardWriter;
 use crate::server::Peer;
 use crate::server::ui::auth::cookie::CookieKey;
 use crate::server::ui::auth::{KnownRelease, Means};
+use crate::{ControllerEvent, SourcePolicy};
 
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const OTHER_DIGEST: &str =
@@ -49,6 +54,7 @@ struct Fixture {
     metrics: Arc<Metrics>,
     /// Releases that the controller knows.
     releases: Arc<Mutex<Vec<KnownRelease>>>,
+    board: watch::Sender<Arc<Board>>,
     _folder: TempDir,
     _server: JoinSet<()>,
 }
@@ -152,10 +158,12 @@ impl Fixture {
             reserved: Reserved::default(),
             forge: None,
         };
+        let board = watch::Sender::new(Arc::<Board>::default());
         let actions = Actions::new(
             Arc::clone(&auth),
             vec![Arc::new(policy)],
             known,
+            board.subscribe(),
             Arc::clone(&metrics),
         );
         let page = Page {
@@ -178,6 +186,7 @@ impl Fixture {
             script,
             metrics,
             releases,
+            board,
             _folder: folder,
             _server: server,
         }
@@ -401,6 +410,8 @@ async fn a_plan_is_approved_by_its_digest() {
         .await;
     assert_eq!(answer.status, 409, "{}", answer.body);
     assert!(answer.body.contains(DIGEST), "{}", answer.body);
+    let unknown = "does not know the differences";
+    assert!(answer.body.contains(unknown), "{}", answer.body);
     assert!(fixture.seen("PATCH", RELEASE).is_empty());
 
     let answer = fixture
@@ -591,4 +602,46 @@ async fn namespaces_are_reviewed_as_a_whole_first() {
     // releases without an answer by then.
     let reviews = fixture.seen("POST", REVIEWS);
     assert!(reviews.len() <= 5 + 5 + 5 + 2 + 3, "{}", reviews.len());
+}
+
+#[tokio::test]
+async fn a_refused_approval_names_what_changed() {
+    let fixture = Fixture::new(&["get", "approve"]).await;
+    let (mut writer, board) = BoardWriter::new();
+    writer.process(&ControllerEvent::EnvironmentLoaded {
+        repository: "fleet".to_owned(),
+        environment: "prod".to_owned(),
+        cluster: None,
+        revision: "9683080".to_owned(),
+        releases: vec!["web".to_owned()],
+        stalled: BTreeMap::new(),
+        took: Duration::ZERO,
+    });
+    writer.publish();
+    let mut board = Board::clone(&board.borrow());
+    let outline = |effects: &str, step: &str| {
+        Arc::new(Outline {
+            effects: effects.to_owned(),
+            rows: vec![OutlineRow {
+                object: "Deployment shop/web".to_owned(),
+                step: step.to_owned(),
+                effect: Digest::of(step.as_bytes()),
+            }],
+        })
+    };
+    let environment = Arc::make_mut(board.environments.get_mut("prod").unwrap());
+    let release = Arc::make_mut(environment.releases.get_mut("web").unwrap());
+    release.earlier = vec![
+        outline(OTHER_DIGEST, "create in stage one"),
+        outline(DIGEST, "delete in stage two"),
+    ];
+    fixture.board.send_replace(Arc::new(board));
+    let cookie = fixture.sign_in().await;
+    let form = format!("digest={OTHER_DIGEST}");
+    let answer = fixture
+        .post("/releases/prod/web/approve", &cookie, &form)
+        .await;
+    assert_eq!(answer.status, 409, "{}", answer.body);
+    let expected = "<td>create in stage one</td><td>delete in stage two</td>";
+    assert!(answer.body.contains(expected), "{}", answer.body);
 }

@@ -1,7 +1,5 @@
 //! Sign-in at an issuer.
 
-use std::collections::BTreeMap;
-
 use axum::http::header::{LOCATION, SET_COOKIE};
 use pleach_reconciler::config::OidcClient;
 use pleach_testkit::issuer::{CLIENT, Fault, Issuer, SECRET};
