@@ -27,7 +27,7 @@ pub use environment::release_name;
 pub use outline::{outline, repository_id};
 pub use patched_tree::{FileChanges, PatchedTree};
 pub use recording::{Record, RecordingTree};
-pub use resolve::{BrokenRelease, PartialEnvironment, resolve, resolve_partly};
+pub use resolve::{BrokenRelease, PartialEnvironment, required_engines, resolve, resolve_partly};
 pub use resolved::{
     ChartSource, ChartValues, ClusterRef, KustomizeSource, Outline, Patch, PatchChange,
     ResolvedEnvironment, ResolvedRelease,

@@ -14,7 +14,7 @@ mod version_from;
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use semver::{Prerelease, Version};
+use semver::{Prerelease, Version, VersionReq};
 
 use super::bundle::{self, Source};
 use super::decode::decode;
@@ -118,7 +118,7 @@ pub(super) fn repository(
         let message = "`id` must be a name without spaces";
         findings.push(places.error_at("id", "invalid-value", message));
     }
-    if let Some(file::Range(range)) = &value.requires {
+    if let Some(range) = value.requires.as_ref().and_then(file::Requires::pleach) {
         // A pre-release of 0.2.0 counts as 0.2.0.
         let release = Version {
             pre: Prerelease::EMPTY,
@@ -135,6 +135,16 @@ pub(super) fn repository(
         }
     }
     Some(value.id)
+}
+
+/// Returns the versions of `pleach-engines` that the repository requires, with their place. Problems
+/// of `pleach.yaml` are left to [`resolve`](super::resolve).
+pub fn required_engines(tree: &dyn FileTree) -> Option<(VersionReq, Origin)> {
+    let mut reported = Vec::new();
+    let node = read_own(tree, "pleach.yaml", "Repository", &mut reported)?;
+    let Located { value, places } = decode::<Located<file::Repository>>(&node, &mut reported)?;
+    let range = value.requires?.engines()?.clone();
+    Some((range, places.key("requires")))
 }
 
 /// Checks a release name. Environment and release form the field manager.

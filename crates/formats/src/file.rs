@@ -28,7 +28,9 @@ pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,
     Release, Rollback, State, StateKind, Sync, Window,
 };
-pub use scalar::{AnyMap, FailFast, KubernetesVersion, Range, Timeout, remembered};
+pub use scalar::{
+    AnyMap, FailFast, KubernetesVersion, Programs, Range, Requires, Timeout, remembered,
+};
 pub use schema::schemas;
 
 use schemars::JsonSchema;
@@ -47,6 +49,6 @@ pub struct Repository {
     pub kind: String,
     /// Recorded in every Release.
     pub id: String,
-    /// Required versions of pleach.
-    pub requires: Option<Range>,
+    /// Required versions of pleach, or of each program.
+    pub requires: Option<Requires>,
 }

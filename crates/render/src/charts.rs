@@ -13,6 +13,7 @@ use pleach_config::{ChartSource, ResolvedRelease};
 use pleach_model::engines::{EngineAnswer, EngineRequest, Engines, EnginesError, FORMAT};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::Origin;
+use semver::{Prerelease, Version, VersionReq};
 
 /// Runs the program once for the inputs of releases. Returns one answer for all.
 ///
@@ -50,6 +51,31 @@ pub(super) fn run<'a>(
         let message = "the answer has another format; it is of another version than pleach";
         Err(EnginesError::Failed(message.to_owned()))
     }
+}
+
+/// Reports that the program has another version than the repository requires.
+pub(super) fn other_version(
+    required: Option<&(VersionReq, Origin)>,
+    version: &str,
+) -> Option<Finding> {
+    let (range, place) = required?;
+    // A pre-release of 1.2.0 counts as 1.2.0.
+    let release = Version::parse(version).map(|version| Version {
+        pre: Prerelease::EMPTY,
+        ..version
+    });
+    if release.is_ok_and(|release| range.matches(&release)) {
+        return None;
+    }
+    // The answer is untrusted.
+    let shown: String = version
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(40)
+        .collect();
+    let message = format!("this repository requires `pleach-engines` {range}, but this is {shown}");
+    let finding = Finding::error(Kind::Repository, "engines-version", message).at(place.clone());
+    Some(finding.hint("it is in the release archive of pleach; from source: `make engines`"))
 }
 
 /// Reports at a release that there is no answer. Several charts are tried alone, to find the one that

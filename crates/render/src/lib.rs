@@ -63,7 +63,7 @@ use serde_json::Value;
 use charts::objects::{Answers, Objects};
 use charts::{Capabilities, Inputs, Prepared};
 use normalize::{Outcome, Work};
-use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_config::{ResolvedEnvironment, ResolvedRelease, required_engines};
 use pleach_fields::diff::{
     fields::{Scope, compare},
     ownership::FieldSet,
@@ -268,6 +268,7 @@ fn render_charts(
         })
         .collect();
     let engines = files.tree().engines();
+    let required = required_engines(files.tree());
     let mut parts: Vec<_> = started
         .iter_mut()
         .zip(&prepared)
@@ -279,6 +280,8 @@ fn render_charts(
     let add = |part: &mut (&mut Started<'_>, &Prepared<'_>), answer: &mut Answers| {
         let (one, prepared) = part;
         one.add(answer.objects(prepared, one.work.secrets()), kinds);
+        let other = charts::other_version(required.as_ref(), &answer.version);
+        one.findings.extend(other);
     };
     match charts::run(engines, parts.iter().map(|(_, prepared)| *prepared)) {
         Ok(answer) => {

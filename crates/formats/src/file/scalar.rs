@@ -33,6 +33,54 @@ impl Serialize for Range {
     }
 }
 
+/// Required versions of programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Requires {
+    /// Versions of pleach.
+    Pleach(Range),
+    /// Versions of each program.
+    Each(Programs),
+}
+
+/// Versions of each program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Programs {
+    /// Versions of pleach.
+    pub pleach: Option<Range>,
+    /// Versions of `pleach-engines`, which renders charts and overlays.
+    pub engines: Option<Range>,
+}
+
+impl Requires {
+    /// Returns the required versions of pleach.
+    pub fn pleach(&self) -> Option<&VersionReq> {
+        match self {
+            Self::Pleach(range) => Some(&range.0),
+            Self::Each(programs) => programs.pleach.as_ref().map(|range| &range.0),
+        }
+    }
+
+    /// Returns the required versions of `pleach-engines`.
+    pub fn engines(&self) -> Option<&VersionReq> {
+        match self {
+            Self::Pleach(_) => None,
+            Self::Each(programs) => programs.engines.as_ref().map(|range| &range.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Requires {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrMap {
+            expected: "a range of versions such as `>=0.11.0, <0.12.0`, or a map with pleach and engines",
+            text: |text| Range::try_from(text.to_owned()).ok().map(Self::Pleach),
+            map: Self::Each,
+        })
+    }
+}
+
 /// Longest allowed duration in seconds: a leap year. Adding it to a timestamp cannot overflow.
 const LONGEST_SECONDS: i64 = 366 * 24 * 60 * 60;
 

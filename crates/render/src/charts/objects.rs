@@ -60,6 +60,8 @@ pub(crate) struct Objects {
 
 /// Results that are not assigned to a release yet, in the order of the request.
 pub(crate) struct Answers {
+    /// Version of the program.
+    pub(crate) version: String,
     charts: std::vec::IntoIter<ChartAnswer>,
     overlays: std::vec::IntoIter<KustomizeAnswer>,
 }
@@ -67,6 +69,7 @@ pub(crate) struct Answers {
 impl From<EngineAnswer> for Answers {
     fn from(answer: EngineAnswer) -> Self {
         Self {
+            version: answer.engines,
             charts: answer.charts.into_iter(),
             overlays: answer.kustomizations.into_iter(),
         }

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
-pub const CODES: [Code; 102] = [
+pub const CODES: [Code; 103] = [
     code(
         "annotation",
         "An annotation of pleach that is unknown, or that has an invalid value.",
@@ -83,6 +83,10 @@ pub const CODES: [Code; 102] = [
     code(
         "engines-missing",
         "The program `pleach-engines`, which renders charts and overlays, is neither beside pleach nor in PATH or PLEACH_ENGINES.",
+    ),
+    code(
+        "engines-version",
+        "The program `pleach-engines` has another version than `requires` of the repository allows.",
     ),
     code("extends-cycle", "Environments that extend each other."),
     code(

@@ -528,3 +528,26 @@ fn an_overlay_gives_objects_and_findings() {
         ]
     );
 }
+
+#[test]
+fn another_version_of_the_program_is_refused_if_the_repository_says_so() {
+    let shown_with = |requires: &str| {
+        let file = format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: a\n{requires}");
+        let answer = Ok(with_charts(&json!([{}])));
+        shown(&rendered(release(vec![chart("a")]), &[("pleach.yaml", &file)], answer).0)
+    };
+    for requires in [
+        "",
+        "requires: \">=7\"\n",
+        "requires: {engines: \"=1.0\"}\n",
+        "requires: {pleach: \">=7\", engines: \">=0.9, <2\"}\n",
+    ] {
+        assert_eq!(shown_with(requires), Vec::<String>::new(), "{requires}");
+    }
+    assert_eq!(
+        shown_with("requires: {engines: \"=1.2\"}\n"),
+        [
+            "engines-version pleach.yaml:4: this repository requires `pleach-engines` =1.2, but this is 1.0.0 (it is in the release archive of pleach; from source: `make engines`)"
+        ]
+    );
+}
