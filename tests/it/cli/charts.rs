@@ -561,9 +561,12 @@ fn publish(registry: &Registry, tag: &str, layers: &[(&str, &[u8])]) -> String {
     registry.publish_manifest(tag, &manifest).unwrap()
 }
 
-#[test]
-fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
-    const PACKAGE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+const PACKAGE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+const VENDORED: &str = "manifests/web/bundle.yaml";
+
+/// Returns a repository whose chart is in a registry that asks for credentials, with the oldest and
+/// the newest package and the digest of the manifest of the newest.
+fn with_registry() -> (Folder, Registry, [Vec<u8>; 2], String) {
     let folder = chart();
     let registry = Registry::start(0).unwrap();
     let (old, new) = (packed(&folder, "1.0.0"), packed(&folder, "v1.10.0+build"));
@@ -571,18 +574,14 @@ fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
         "application/vnd.cncf.helm.chart.provenance.v1.prov",
         &b"p"[..],
     );
-    publish(&registry, "charts/web:1.0.0", &[(PACKAGE, &old)]);
-    for tag in ["2.0.0-rc.1", "latest", "1.9.0"] {
+    for tag in ["1.0.0", "2.0.0-rc.1", "latest", "1.9.0"] {
         publish(&registry, &format!("charts/web:{tag}"), &[(PACKAGE, &old)]);
     }
     let newest = [(PACKAGE, &*new), provenance];
     let by_digest = publish(&registry, "charts/web:v1.10.0_build", &newest);
-    publish(
-        &registry,
-        "charts/web:3.0.0-image",
-        &[("application/vnd.oci.image.layer.v1.tar+gzip", &old)],
-    );
-    let authorized = |request: &Parts| {
+    let image = ("application/vnd.oci.image.layer.v1.tar+gzip", &*old);
+    publish(&registry, "charts/web:3.0.0-image", &[image]);
+    registry.answer_with(|request: &Parts| {
         let authorization = request.headers.get("authorization");
         let is_known = authorization.is_some_and(|value| value == "Basic YW5uOnMzY3JldA==");
         (!is_known).then(|| {
@@ -590,23 +589,33 @@ fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
             let refused = refused.header("www-authenticate", "Basic realm=\"a\"");
             refused.body(Body::empty()).unwrap()
         })
-    };
-    registry.answer_with(authorized);
+    });
     let auths = json!({registry.host(): {"username": "ann", "password": "s3cret"}});
     folder.write("config.json", &json!({"auths": auths}).to_string());
     fs::remove_dir_all(folder.path().join("manifests/web/chart")).unwrap();
-    let file = "manifests/web/bundle.yaml";
-    let bundle = |more: &str| {
-        format!(
-            "{HEADER}: Bundle\ncharts:\n  - path: charts/app.tgz # ours\n    from: oci://{}/charts/web\n{more}",
-            registry.host()
-        )
-    };
-    folder.write(file, &bundle(""));
-    let vendor = |arguments: &[&str]| {
-        let access = ["--docker-config", "config.json"];
-        folder.run(&[&["vendor", "web"], arguments, &access].concat())
-    };
+    declare(&folder, &registry);
+    (folder, registry, [old, new], by_digest)
+}
+
+/// Declares the chart without a digest.
+fn declare(folder: &Folder, registry: &Registry) {
+    let host = registry.host();
+    folder.write(
+        VENDORED,
+        &format!(
+            "{HEADER}: Bundle\ncharts:\n  - path: charts/app.tgz # ours\n    from: oci://{host}/charts/web\n"
+        ),
+    );
+}
+
+fn vendor(folder: &Folder, arguments: &[&str]) -> Run {
+    let access = ["--docker-config", "config.json"];
+    folder.run(&[&["vendor", "web"], arguments, &access].concat())
+}
+
+#[test]
+fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
+    let (folder, _registry, [_, new], by_digest) = with_registry();
     let path = "manifests/web/charts/app.tgz";
     let digest = pleach_render::package::package_digest(&new);
     for (arguments, expected) in [
@@ -622,7 +631,7 @@ fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
         ),
         (&["--check"], String::new()),
     ] {
-        let run = vendor(arguments);
+        let run = vendor(&folder, arguments);
         assert_eq!(run.code, 0, "{arguments:?}: {}", run.shown());
         assert!(
             run.stdout.starts_with(&expected),
@@ -630,10 +639,23 @@ fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
             run.shown()
         );
     }
-    let text = folder.read(file);
+    let text = folder.read(VENDORED);
     assert!(text.contains(&format!("digest: {digest}")), "{text}");
 
-    // The tag moves to another package, and the declared digest is not replaced.
+    // Without credentials.
+    let run = folder.run(&["vendor", "web"]);
+    assert_eq!(run.code, 4, "{}", run.shown());
+    assert!(run.stderr.contains("docker login"), "{}", run.shown());
+    assert!(!run.shown().contains("s3cret"), "{}", run.shown());
+}
+
+#[test]
+fn a_declared_digest_is_replaced_with_another_version_only() {
+    let (folder, registry, [old, _], _) = with_registry();
+    let first = vendor(&folder, &[]);
+    assert_eq!(first.code, 0, "{}", first.shown());
+    let text = folder.read(VENDORED);
+    // The tag moves to another package.
     publish(&registry, "charts/web:v1.10.0_build", &[(PACKAGE, &old)]);
     for (arguments, code, expected) in [
         (
@@ -658,21 +680,16 @@ fn a_chart_of_a_registry_is_downloaded_with_its_digest() {
             "not-found",
         ),
     ] {
-        let run = vendor(arguments);
+        let run = vendor(&folder, arguments);
         assert_eq!(run.code, code, "{arguments:?}: {}", run.shown());
         assert!(
             run.stderr.contains(expected),
             "{arguments:?}: {}",
             run.shown()
         );
-        assert_eq!(folder.read(file), text);
+        assert_eq!(folder.read(VENDORED), text);
     }
-    // Without credentials.
-    let run = folder.run(&["vendor", "web"]);
-    assert_eq!(run.code, 4, "{}", run.shown());
-    assert!(run.stderr.contains("docker login"), "{}", run.shown());
-    assert!(!run.shown().contains("s3cret"), "{}", run.shown());
-    folder.write(file, &bundle(""));
-    let accepted = vendor(&["--to", "1.10.0+build"]);
+    declare(&folder, &registry);
+    let accepted = vendor(&folder, &["--to", "1.10.0+build"]);
     assert_eq!(accepted.code, 0, "{}", accepted.shown());
 }
