@@ -1,9 +1,12 @@
 //! Keys of a controller that decrypt files of SOPS.
 
+use pleach_testkit::program::script as script_of;
+
 use crate::loop_run::fleet;
 
 const KEYS: &str = include_str!("../fixtures/sops/keys.txt");
 const SECRET: &str = include_str!("../fixtures/sops/secret.yaml");
+const PLAIN: &str = include_str!("../fixtures/sops/plain.yaml");
 const VALUES: &str = include_str!("../fixtures/sops/values.yaml");
 /// The encrypted values.
 const PLANTED: [&str; 3] = [
@@ -67,5 +70,44 @@ fn a_release_is_applied_once_its_key_appears_and_no_output_has_a_value() {
         for value in PLANTED {
             assert!(!text.contains(value), "{value} in {place}");
         }
+    }
+}
+
+#[test]
+fn a_program_decrypts_once_its_key_service_answers_and_no_output_has_a_value() {
+    let fleet = fleet("loop-sops", "{interval: 1s}");
+    let name = fleet.environment;
+    let url = fleet.repo.path().to_str().unwrap();
+    let plain = fleet.file("plain.yaml", "");
+    // Its error output has a value, as that of a key service could.
+    let script = format!(
+        "echo {} >&2; test -s {plain} || exit 128; /bin/cat {plain}",
+        PLANTED[0]
+    );
+    let (_folder, program) = script_of(&script).unwrap();
+    let decryption = format!(
+        "        decryption: {{sopsProgram: {}, sopsVariables: [HOME]}}\n",
+        program.display()
+    );
+    let config = fleet.configuration(url, &decryption);
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("first");
+    fleet.remove("manifests/web/web.yaml");
+    fleet.write("manifests/web/secret.yaml", SECRET);
+    fleet.push("encrypted");
+    let message = fleet.until_condition("Stalled", "Unread");
+    let expected = "`sopsProgram` failed: manifests/web/secret.yaml: no key service decrypted";
+    assert!(message.contains(expected), "{message}");
+
+    fleet.file("plain.yaml", PLAIN);
+    let password = fleet.until("the Secret", |fleet| {
+        let secret = fleet.get(&["secret", "web", "-n", name])?;
+        Some(secret["data"]["password"].to_string())
+    });
+    assert_eq!(password, "\"Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5\"");
+    fleet.until_ready();
+    let log = running.stopped().stderr;
+    for value in PLANTED {
+        assert!(!log.contains(value), "{value} in the log");
     }
 }
