@@ -332,7 +332,7 @@ fn a_failed_job_keeps_the_node_cordoned_and_runs_again() {
         .apply()
         .ended_with(6)
         .says("failed: ")
-        .says("it stays cordoned; the next apply goes on with it");
+        .says("the node stays as it is; the next apply goes on with it");
     let cordoned = |node: &&Value| node["spec"]["unschedulable"] == true;
     assert_eq!(nodes.all().iter().filter(cordoned).count(), 1);
     fleet.kubectl(&["delete", "quota", "none", "-n", "pool-fail-jobs"]);

@@ -201,7 +201,9 @@ impl Planner<'_> {
     fn refused_before(&self, desired: &Desired) -> Vec<Finding> {
         let mut refusals: Vec<Finding> = desired.refuse_size().into_iter().collect();
         if let Some(allow) = self.allow {
-            refusals.extend(allow.refuse(desired.manifests.iter().map(Manifest::id)));
+            let manifests = desired.manifests.iter().chain(desired.node_jobs.values());
+            refusals.extend(allow.refuse(manifests.map(Manifest::id)));
+            refusals.extend(allow.refuse_nodes(&desired.sequence));
         }
         refusals
     }

@@ -20,6 +20,9 @@ use pleach_model::object::{DigestKey, GroupKind, NonSecret, ObjectId, Origin, Se
 /// Names that the expressions of a check can use. `node` is the node of a change of nodes.
 const NAMES: &[&str] = &["item", NODE];
 
+/// Names that the expressions of a `blockUninstall` rule can use.
+const NAMES_OF_END: &[&str] = &["item"];
+
 const NODE: &str = "node";
 
 /// Maximum number of objects that are listed individually.
@@ -93,9 +96,9 @@ impl Check {
             name: check.name.clone(),
             target: check.for_each.clone(),
             origin,
-            condition: expression("where", check.condition.as_deref(), &mut broken),
-            require: expression("require", Some(&check.require), &mut broken),
-            message: template(check.message.as_deref(), &mut broken),
+            condition: expression("where", check.condition.as_deref(), NAMES, &mut broken),
+            require: expression("require", Some(&check.require), NAMES, &mut broken),
+            message: template(check.message.as_deref(), NAMES, &mut broken),
             secret: secret.to_vec(),
             node: None,
         };
@@ -113,9 +116,14 @@ impl Check {
             name: String::new(),
             target: rule.for_each.clone(),
             origin,
-            condition: expression("where", rule.condition.as_deref(), &mut broken),
+            condition: expression(
+                "where",
+                rule.condition.as_deref(),
+                NAMES_OF_END,
+                &mut broken,
+            ),
             require: None,
-            message: template(Some(&rule.message), &mut broken),
+            message: template(Some(&rule.message), NAMES_OF_END, &mut broken),
             secret: Vec::new(),
             node: None,
         };
@@ -248,16 +256,17 @@ impl CheckOutcome {
 fn expression(
     field: &'static str,
     text: Option<&str>,
+    names: &[&str],
     broken: &mut Vec<BrokenCheck>,
 ) -> Option<Expression> {
-    Expression::compile(text?, NAMES)
+    Expression::compile(text?, names)
         .map_err(|error| broken.push(BrokenCheck { field, error }))
         .ok()
 }
 
-fn template(text: Option<&str>, broken: &mut Vec<BrokenCheck>) -> Option<Template> {
+fn template(text: Option<&str>, names: &[&str], broken: &mut Vec<BrokenCheck>) -> Option<Template> {
     let field = "message";
-    Template::compile(text?, NAMES)
+    Template::compile(text?, names)
         .map_err(|error| broken.push(BrokenCheck { field, error }))
         .ok()
 }

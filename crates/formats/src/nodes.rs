@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::sequence::Count;
 use pleach_model::cel::{Expression, Subject, Unevaluable};
@@ -75,8 +75,10 @@ pub struct NodeState {
     pub ready: bool,
     /// Whether it is cordoned.
     pub cordoned: bool,
-    /// Release and stage that are changing it, from its mark.
-    pub in_work: Option<(String, String)>,
+    /// Release that is changing it, from its mark.
+    pub in_work: Option<String>,
+    /// Whether its Job may have begun.
+    pub begun: bool,
     /// Whether it is changed already.
     pub done: bool,
 }
@@ -107,12 +109,14 @@ impl NodesRule {
             return None;
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mark = Mark::of(node);
         Some(self.is_done(node).map(|done| NodeState {
             name: text(&node["metadata"]["name"]),
             uid: text(&node["metadata"]["uid"]),
             ready: ready_since(node).is_some(),
             cordoned: is_cordoned(node),
-            in_work: Mark::of(node).map(|mark| (mark.release, mark.stage)),
+            begun: mark.as_ref().is_some_and(|mark| mark.begun),
+            in_work: mark.map(|mark| mark.release),
             done,
             labels,
         }))
@@ -134,6 +138,25 @@ impl NodesRule {
         });
     }
 
+    /// Returns everything that decides about the change of a node, except for its Job.
+    pub fn content(&self) -> Value {
+        let actions = |actions: &[NodeAction]| -> Vec<Value> {
+            actions.iter().map(NodeAction::content).collect()
+        };
+        let drain = self.drain.as_ref();
+        let drain = drain.map(|drain| (drain.empty_dir, drain.unmanaged, drain.timeout));
+        json!({
+            "select": self.select,
+            "first": self.first,
+            "parallel": self.parallel,
+            "done": self.done.text(),
+            "before": actions(&self.before),
+            "drain": drain,
+            "after": actions(&self.after),
+            "timeout": self.timeout,
+        })
+    }
+
     /// Describes the change of one node in one line.
     pub fn summary(&self) -> String {
         let mut parts: Vec<String> = self.before.iter().map(NodeAction::summary).collect();
@@ -147,6 +170,17 @@ impl NodesRule {
 }
 
 impl NodeAction {
+    fn content(&self) -> Value {
+        match self {
+            Self::Taint(taint) => json!(taint),
+            Self::Check {
+                name,
+                timeout,
+                optional,
+            } => json!([name, timeout, optional]),
+        }
+    }
+
     fn summary(&self) -> String {
         match self {
             Self::Taint(taint) => format!("taint {taint}"),
@@ -179,8 +213,6 @@ pub fn ready_since(node: &Value) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn rule(done: &str) -> NodesRule {

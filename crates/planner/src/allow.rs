@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::plan::{Action, Op, Plan, Step};
 use pleach_formats::file::{AllowList, ClusterScoped, NamedObjects};
 use pleach_formats::gate::Gate;
+use pleach_formats::sequence::Sequence;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{ObjectId, Pattern, well_known_group};
 use pleach_state::inventory::Store;
@@ -86,6 +87,21 @@ impl Allow {
         self.cluster_scoped.iter().any(|kinds| kinds.has(id))
             // The Namespace object of a forbidden namespace is forbidden, too.
             && (!id.is("", "Namespace") || self.permits_namespace(&id.name))
+    }
+
+    /// Refuses changes of nodes if no node may be written. Runs before nodes and pods are read,
+    /// because findings about them would disclose objects of other tenants.
+    pub fn refuse_nodes(&self, sequence: &Sequence) -> Option<Finding> {
+        let mut kinds = self.cluster_scoped.iter();
+        let stage = sequence.stages.iter().find(|stage| stage.nodes.is_some())?;
+        if kinds.any(|kinds| kinds.kind == "Node" && kinds.group.as_deref() == Some("")) {
+            return None;
+        }
+        let message = format!(
+            "stage {} changes nodes, and the controller is not allowed to write any for this environment",
+            stage.stage
+        );
+        Some(refusal(&message).at(stage.origin.clone()))
     }
 
     fn permits_namespace(&self, namespace: &str) -> bool {

@@ -468,7 +468,9 @@ fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> 
         let mut of_file = manifests
             .iter()
             .filter(|manifest| manifest.origin().file == file);
-        let job = of_file.next().filter(|job| job.id().is("batch", "Job"));
+        let job = of_file
+            .next()
+            .filter(|job| job.id().is("batch", "Job") && has_pods(&job.value()));
         job.is_none() || of_file.next().is_some()
     });
     wrong
@@ -477,6 +479,18 @@ fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> 
             Finding::error(Kind::Repository, "node-job", message).at(Origin::new(file, 1))
         })
         .collect()
+}
+
+/// Returns whether a Job has the fields that its copy for a node changes.
+fn has_pods(job: &Value) -> bool {
+    let is_map = |value: &Value| value.is_null() || value.is_object();
+    let spec = &job["spec"]["template"]["spec"];
+    let containers = ["initContainers", "containers"].into_iter();
+    let mut containers = containers.flat_map(|key| spec[key].as_array().into_iter().flatten());
+    spec.is_object()
+        && is_map(&job["metadata"]["labels"])
+        && spec["containers"].is_array()
+        && containers.all(Value::is_object)
 }
 
 /// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones

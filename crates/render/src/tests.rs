@@ -176,11 +176,12 @@ fn staged(text: &str) -> Rendered {
 
 #[test]
 fn a_change_of_nodes_has_one_job() {
-    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: test}}\n";
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: test}, spec: {template: {spec: {containers: []}}}}\n";
     let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: test}}\n";
     for (text, expected) in [
         (job.to_owned(), 0),
         (config.to_owned(), 1),
+        (job.replace("[]", "[x]"), 1),
         (format!("{job}---\n{config}"), 1),
     ] {
         let mut release = samples::release("web", &["test.yaml"], json!({}));

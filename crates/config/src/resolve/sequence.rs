@@ -79,8 +79,12 @@ pub(super) fn sequence(
 fn check_nodes_named(stages: &[StageRule], checks: &[Check], findings: &mut Vec<Finding>) {
     let rules = stages.iter().filter_map(|stage| stage.nodes.as_ref());
     let named: BTreeSet<&str> = rules.flat_map(NodesRule::checks).collect();
-    let unnamed = |check: &&Check| check.needs_node() && !named.contains(check.name.as_str());
-    for check in checks.iter().filter(unnamed) {
+    let verifying: BTreeSet<&String> = stages.iter().flat_map(|stage| &stage.checks).collect();
+    let misplaced = |check: &&Check| {
+        let is_named = named.contains(check.name.as_str());
+        check.needs_node() && (!is_named || verifying.contains(&check.name))
+    };
+    for check in checks.iter().filter(misplaced) {
         let message = format!(
             "check {} uses `node`, and no stage with `nodes` names it",
             check.name

@@ -37,12 +37,16 @@ pub(super) struct Input {
 impl Options {
     /// Returns the facts that the planner asks for.
     pub(super) fn asks(self) -> BTreeSet<Topic> {
-        let mut asks = BTreeSet::from([Topic::Uninstall, Topic::Contents, Topic::Checks]);
+        let mut asks = BTreeSet::from([
+            Topic::Uninstall,
+            Topic::Contents,
+            Topic::Checks,
+            Topic::Nodes,
+        ]);
         if self.review {
             asks.extend([
                 Topic::Dependencies,
                 Topic::WorkloadContext,
-                Topic::Nodes,
                 Topic::Permissions,
             ]);
         }

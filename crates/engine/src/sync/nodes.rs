@@ -21,7 +21,8 @@ impl Source<'_> {
             Ok(nodes) => nodes,
             Err(why) => return ObservedNodes::Unknown(why),
         };
-        let open = nodes.iter().filter(|node| !node.done);
+        // A node whose Job may have begun is not drained again.
+        let open = nodes.iter().filter(|node| !node.done && !node.begun);
         let open: BTreeSet<&str> = open.map(|node| node.name.as_str()).collect();
         let (pods, budgets) = if rule.drain.is_some() && !open.is_empty() {
             match obstacles(self.cluster, &open).await {

@@ -55,10 +55,21 @@ impl Mark {
         Some(patch)
     }
 
-    /// Returns the patch that cordons the node. `None` if it is cordoned.
+    /// Returns the item of `spec.taints` that is in the way of a taint: the same key and effect with
+    /// another value, which is not ours.
+    pub fn obstacle<'a>(&self, node: &'a Value, taint: &Taint) -> Option<&'a Value> {
+        let mut taints = node["spec"]["taints"].as_array()?.iter();
+        taints.find(|item| {
+            let is_ours = self.taints.iter().any(|ours| ours.equals(item));
+            taint.is(item) && !taint.equals(item) && !is_ours
+        })
+    }
+
+    /// Returns the patch that cordons the node. A node that somebody else cordoned only gets the
+    /// mark. `None` if nothing is to be changed.
     pub fn cordon(&self, node: &Value) -> Option<Value> {
         if is_cordoned(node) {
-            return None;
+            return Self::of(node).is_none().then(|| self.patch(node));
         }
         let mark = Self {
             cordoned: true,
@@ -226,7 +237,13 @@ mod tests {
             json!([{"key": "drain", "value": "now", "effect": "NoSchedule"}]);
         let taint = rule.taints().next().unwrap();
         assert_eq!(mark().taint(&foreign, taint), None);
-        assert_eq!(mark().cordon(&foreign), None);
+        let marked = patched(&foreign, &mark().cordon(&foreign).unwrap());
+        assert_eq!(Mark::of(&marked), Some(mark()));
+        assert_eq!(marked["spec"], foreign["spec"]);
+        assert_eq!(mark().cordon(&marked), None);
+        let other: Taint = "drain=later:NoSchedule".parse().unwrap();
+        assert!(mark().obstacle(&foreign, &other).is_some());
+        assert!(mark().obstacle(&foreign, taint).is_none());
         let ended = patched(&foreign, &mark().end(&foreign, &rule));
         assert_eq!(ended["spec"], foreign["spec"]);
     }

@@ -7,14 +7,13 @@ use serde_json::json;
 
 use super::draft::Ctx;
 use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
-use super::overlays::Progress;
 use super::phases::Ordered;
 use super::questions::Question;
 use crate::observe::ObservedNodes;
-use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule, Pods, overlapping};
+use pleach_formats::nodes::{Budget, MARK, NodePod, NodeState, NodesRule, Pods, overlapping};
 use pleach_formats::sequence::StageRule;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Digest, Manifest, ObjectId, canonical_json};
+use pleach_model::object::{DesiredDigest, Digest, Manifest, ObjectId, canonical_json};
 use pleach_model::order::{Direction, StageName};
 use pleach_state::inventory::Installed;
 
@@ -22,11 +21,10 @@ use pleach_state::inventory::Installed;
 const NAMED: usize = 5;
 
 impl Desired {
-    /// Returns whether nodes are changed, if there are any to change: while the state in git is
-    /// not yet installed and verified.
+    /// Returns whether nodes are changed, if there are any to change: until the state in git is
+    /// installed. Drift is corrected without nodes.
     fn changes_nodes(&self, record: Option<&Installed>) -> bool {
-        self.sequence.stages.iter().any(|rule| rule.nodes.is_some())
-            && Progress::of(self, record).unfinished
+        self.sequence.stages.iter().any(|rule| rule.nodes.is_some()) && self.is_fresh(record)
     }
 
     /// Returns the Job of a change of nodes.
@@ -36,9 +34,8 @@ impl Desired {
 }
 
 /// Returns the questions about nodes.
-pub(super) fn questions(ctx: &Ctx<'_>, direction: Direction) -> impl Iterator<Item = Question> {
-    let needed = direction == Direction::Forward
-        && ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
+pub(super) fn questions(ctx: &Ctx<'_>) -> impl Iterator<Item = Question> {
+    let needed = ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
     let stages = ctx.sequence.stages.iter();
     let stages = stages.filter(move |rule| needed && rule.nodes.is_some());
     stages.map(|rule| Question::Nodes(rule.stage.as_str().to_owned()))
@@ -55,10 +52,18 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
             let message = format!("stage {}: nodes are not changed back", stage.stage);
             let finding = Finding::note(Kind::Policy, "nodes-skipped", message);
             draft.findings.push(finding.at(stage.origin.clone()));
+            leave(ctx, draft, stage);
             continue;
         }
         match ctx.observed.nodes.get(stage.stage.as_str()) {
-            None => {}
+            None => {
+                let message = format!(
+                    "stage {}: nodes were not read and are not shown",
+                    stage.stage
+                );
+                let finding = Finding::note(Kind::Cluster, "nodes-not-read", message);
+                draft.findings.push(finding.at(stage.origin.clone()));
+            }
             Some(ObservedNodes::Unknown(why)) => {
                 let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
                 draft
@@ -74,6 +79,29 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
     }
 }
 
+/// Warns about nodes that a failed change left in work, and that a rollback leaves alone.
+fn leave(ctx: &Ctx<'_>, draft: &mut Ordered, stage: &StageRule) {
+    let seen = ctx.observed.nodes.get(stage.stage.as_str());
+    let Some(ObservedNodes::Read { nodes, .. }) = seen else {
+        return;
+    };
+    let ours = ctx.desired.name.to_string();
+    for node in nodes
+        .iter()
+        .filter(|node| node.in_work.as_ref() == Some(&ours))
+    {
+        let message = "a failed change left it in work, and a rollback does not end that";
+        let hint = format!(
+            "look at it, then `kubectl uncordon {0}` and `kubectl annotate node {0} {MARK}-`",
+            node.name
+        );
+        let finding = Finding::warning(Kind::Policy, "node-in-work", message).hint(hint);
+        draft
+            .findings
+            .push(finding.on(ObjectId::new("", "Node", None, &node.name)));
+    }
+}
+
 fn add(
     ctx: &Ctx<'_>,
     draft: &mut Ordered,
@@ -81,11 +109,8 @@ fn add(
     nodes: &[NodeState],
     (pods, budgets): (&[NodePod], &[Budget]),
 ) {
-    let mark = (
-        ctx.desired.name.to_string(),
-        stage.stage.as_str().to_owned(),
-    );
-    let is_ours = |node: &NodeState| node.in_work.as_ref() == Some(&mark);
+    let ours = ctx.desired.name.to_string();
+    let is_ours = |node: &NodeState| node.in_work.as_ref() == Some(&ours);
     let mut open: Vec<&NodeState> = nodes
         .iter()
         .filter(|node| !node.done || is_ours(node))
@@ -112,10 +137,7 @@ fn add(
         .filter(|node| node.in_work.is_some() && !is_ours(node));
     let taken: Vec<&str> = taken.map(|node| node.name.as_str()).collect();
     if !taken.is_empty() {
-        let message = format!(
-            "{} being changed by another release or stage",
-            named(&taken)
-        );
+        let message = format!("{} being changed by another release", named(&taken));
         refuse("nodes-in-work", message);
     }
     for (code, message) in obstacles(rule, pods, budgets) {
@@ -136,7 +158,7 @@ fn add(
     }
     let job = ctx.desired.node_job(rule);
     let op = Op::UpgradeNode {
-        content: content(rule, job),
+        content: content(ctx, rule, job),
         job: job.map(|job| job.id().clone()),
     };
     let reason = rule.summary();
@@ -220,13 +242,12 @@ fn named<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// Returns a digest of the change of each node, for approvals.
-fn content(rule: &NodesRule, job: Option<&Manifest>) -> Digest {
-    // A digest without key must not cover secret values.
-    let job = job.filter(|job| !job.is_secret());
-    let job = job.map(|job| Digest::of(&canonical_json(&job.value())).to_string());
-    let drain = rule.drain.as_ref();
-    let drain = drain.map(|drain| (drain.empty_dir, drain.unmanaged));
-    let content = json!([rule.done.text(), rule.summary(), drain, job]);
-    Digest::of(&canonical_json(&content))
+/// Returns a digest of the change of each node, for approvals. The digest of the Job is keyed if it
+/// has secret values.
+fn content(ctx: &Ctx<'_>, rule: &NodesRule, job: Option<&Manifest>) -> Digest {
+    let job = job.map(|job| match ctx.desired.digests.get(job.id()) {
+        Some(DesiredDigest::Known(digest)) => digest.to_string(),
+        Some(DesiredDigest::Unkeyed) | None => "unkeyed".to_owned(),
+    });
+    Digest::of(&canonical_json(&json!([rule.content(), job])))
 }

@@ -247,7 +247,7 @@ fn of_a_node(job: Option<&ObjectId>) -> Vec<Permission> {
     ];
     let job = job.and_then(|job| job.namespace.clone());
     permissions.extend(job.iter().flat_map(|namespace| {
-        ["get", "create", "delete"].map(|verb| Permission {
+        ["get", "list", "create", "delete"].map(|verb| Permission {
             namespace: Some(namespace.clone()),
             ..right(verb, "Job", "batch", "jobs", None)
         })

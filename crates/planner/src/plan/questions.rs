@@ -154,7 +154,7 @@ pub(super) fn before_removal(ctx: &Ctx<'_>) -> BTreeSet<Question> {
 /// Returns the open questions about a plan. Nodes and the contents of
 /// namespaces come first, because they decide which other steps there are.
 fn about(ctx: &Ctx<'_>, plan: &Plan) -> BTreeSet<Question> {
-    let nodes = open(ctx, nodes::questions(ctx, plan.direction));
+    let nodes = open(ctx, nodes::questions(ctx));
     if !nodes.is_empty() {
         return nodes;
     }

@@ -27,6 +27,12 @@ use pleach_cluster::{Class, Patch, PatchOptions, ResourcePath};
 /// Interval between reads of a node in work.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Delay before a patch that met another write is repeated.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Time for undoing the changes of a node after a failure.
+const UNDOING: Duration = Duration::from_secs(30);
+
 /// Time for which a node must be ready again, if it was not ready meanwhile.
 const STABLE: Duration = Duration::from_secs(30);
 
@@ -89,10 +95,12 @@ impl Operator<'_> {
             }
             Err(End::Failed(failure)) => failure,
         };
+        upgrade.started = Instant::now();
+        upgrade.deadline = upgrade.started + UNDOING;
         match upgrade.undo().await {
             Ok(true) | Err(End::Gone) => Err(failed),
             Ok(false) => {
-                let stays = "it stays cordoned; the next apply goes on with it";
+                let stays = "the node stays as it is; the next apply goes on with it";
                 let hint = match &failed.hint {
                     Some(hint) => format!("{hint}; {stays}"),
                     None => stays.to_owned(),
@@ -179,7 +187,7 @@ impl NodeUpgrade<'_> {
         };
         match Mark::of(node) {
             None => Ok(new),
-            Some(mark) if mark.release == new.release && mark.stage == new.stage => Ok(mark),
+            Some(mark) if mark.release == new.release => Ok(mark),
             Some(mark) => {
                 let message = format!(
                     "it is being changed by stage {} of release {}",
@@ -213,13 +221,22 @@ impl NodeUpgrade<'_> {
             if !is_stale || Instant::now() >= self.deadline {
                 return Err(failure(&error).into());
             }
+            self.operator.pause(self.step, AGAIN).await;
         }
     }
 
     /// Executes an action before or after the upgrade.
     async fn act(&mut self, action: &NodeAction) -> Result<(), End> {
         match action {
-            NodeAction::Taint(taint) => self.change(|mark, node| mark.taint(node, taint)).await,
+            NodeAction::Taint(taint) => {
+                let node = self.node().await?;
+                if let Some(other) = self.mark(&node)?.obstacle(&node, taint) {
+                    let value = other["value"].as_str().unwrap_or_default();
+                    let message = format!("it has taint {} with value `{value}`", taint.key);
+                    return Err(Failure::new(FailureKind::Conflict, message).into());
+                }
+                self.change(|mark, node| mark.taint(node, taint)).await
+            }
             NodeAction::Check {
                 name,
                 timeout,
@@ -290,6 +307,14 @@ impl NodeUpgrade<'_> {
         }
         let message = format!("the node must be ready for {} s", STABLE.as_secs());
         Ok(Some(message))
+    }
+
+    /// Returns whether the node was not ready since the begin of its change, and is not ready again
+    /// for long enough.
+    fn settles(&self, node: &Value) -> bool {
+        let since = ready_since(node);
+        let stayed_ready = since.is_some() && self.ready_at_start.as_deref() == since;
+        !stayed_ready && self.ready_again.is_none_or(|seen| seen.elapsed() < STABLE)
     }
 
     fn is_done(&self, node: &Value) -> Result<bool, Failure> {

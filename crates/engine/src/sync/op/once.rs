@@ -131,6 +131,8 @@ impl Operator<'_> {
         let secrets = self
             .manifests
             .values()
+            .copied()
+            .chain(self.desired.node_jobs.values())
             .filter(|manifest| manifest.is_secret());
         let found = secrets.flat_map(|manifest| values(&manifest.value()));
         masked(text, found.collect())

@@ -50,6 +50,7 @@ fn node(name: &str) -> NodeState {
         ready: true,
         cordoned: false,
         in_work: None,
+        begun: false,
         done: false,
     }
 }
@@ -155,7 +156,7 @@ fn a_batch_waits_for_all_of_the_batch_before() {
 
 #[test]
 fn a_node_that_is_done_is_left_alone_unless_it_bears_our_mark() {
-    let ours = ("e.r".to_owned(), "nodes".to_owned());
+    let ours = "e.r".to_owned();
     let nodes = [
         NodeState {
             done: true,
@@ -168,7 +169,7 @@ fn a_node_that_is_done_is_left_alone_unless_it_bears_our_mark() {
         },
         NodeState {
             ready: false,
-            in_work: Some(("e.r".to_owned(), "nodes".to_owned())),
+            in_work: Some("e.r".to_owned()),
             ..node("d")
         },
     ];
@@ -258,7 +259,7 @@ fn nodes_that_are_not_ready_or_of_another_release_are_refused_all_at_once() {
             ..node("a")
         },
         NodeState {
-            in_work: Some(("e.other".to_owned(), "nodes".to_owned())),
+            in_work: Some("e.other".to_owned()),
             ..node("b")
         },
         node("d"),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pleach_formats::nodes::{NODE_UPGRADE, job_of};
 use pleach_formats::readiness::{Readiness, assess};
-use pleach_model::object::{ObjectId, canonical_json};
+use pleach_model::object::{DesiredDigest, ObjectId, canonical_json};
 use serde_json::Value;
 
 use super::{End, NodeUpgrade};
@@ -11,7 +11,9 @@ use crate::sync::{
     op::failure,
     report::{Failure, FailureKind},
 };
-use pleach_cluster::{ApplyOptions, Class, DeleteOptions, Propagation, ResourcePath};
+use pleach_cluster::{
+    ApplyOptions, Class, DeleteOptions, Depth, Propagation, ResourcePath, Selector,
+};
 
 impl NodeUpgrade<'_> {
     /// Runs the Job of the node and waits for its end. A Job of a previous run counts, unless it
@@ -22,7 +24,11 @@ impl NodeUpgrade<'_> {
         };
         let node = self.node().await?;
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
-        let job = job_of(&manifest.value(), &self.step.object.name, uid);
+        let digest = match self.operator.desired.digests.get(manifest.id()) {
+            Some(DesiredDigest::Known(digest)) => digest.to_string(),
+            Some(DesiredDigest::Unkeyed) | None => String::new(),
+        };
+        let job = job_of(&manifest.value(), &digest, &self.step.object.name, uid);
         let name = job["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest.id().namespace.as_deref();
         let id = ObjectId::new("batch", "Job", namespace, name);
@@ -42,6 +48,12 @@ impl NodeUpgrade<'_> {
                     let message = format!("{id} was deleted before it ended");
                     return Err(Failure::new(FailureKind::NotReady, message).into());
                 }
+                if let Some(other) = self.unfinished(&id, uid).await? {
+                    let message = format!("another Job of the node has not ended: {other}");
+                    self.progress.report(message);
+                    self.pause().await?;
+                    continue;
+                }
                 self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
                     .await?;
                 self.create(&id, &job, &options).await?;
@@ -57,6 +69,10 @@ impl NodeUpgrade<'_> {
                 Readiness::Current => return Ok(()),
                 // A reboot ends the pod of a Job that may have done its work.
                 Readiness::Failed if self.lacks(&node)?.is_none() => return Ok(()),
+                Readiness::Failed if self.settles(&node) => {
+                    self.progress
+                        .report(format!("{id} failed; the node restarts"));
+                }
                 Readiness::Failed if created => {
                     let message = format!("{id} failed: {}", assessment.message);
                     let failed = Failure::new(FailureKind::NotReady, message);
@@ -70,6 +86,29 @@ impl NodeUpgrade<'_> {
             }
             self.pause().await?;
         }
+    }
+
+    /// Returns the name of another unfinished Job of the node, from an earlier content in git.
+    async fn unfinished(&self, id: &ObjectId, uid: &str) -> Result<Option<String>, Failure> {
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let selector = Selector {
+            labels: Some(NODE_UPGRADE),
+            ..Selector::namespace(id.namespace.as_deref())
+        };
+        let read = |job: Value| {
+            let owners = job["metadata"]["ownerReferences"].as_array();
+            let is_of_node =
+                owners.is_some_and(|owners| owners.iter().any(|one| one["uid"] == uid));
+            let has_ended = matches!(
+                assess(&job).readiness,
+                Readiness::Current | Readiness::Failed
+            );
+            let name = job["metadata"]["name"].as_str()?;
+            (is_of_node && !has_ended && name != id.name).then(|| name.to_owned())
+        };
+        let found = cluster.pick(&jobs(), &selector, Depth::Full, read).await;
+        let found = found.map_err(|error| failure(&error))?;
+        Ok(found.into_iter().next())
     }
 
     async fn read(&self, id: &ObjectId) -> Result<Option<Value>, Failure> {
