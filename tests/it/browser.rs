@@ -1,7 +1,10 @@
 //! The web page of the controller in a real browser.
 
+mod replicas;
+#[cfg(feature = "oidc")]
+mod users;
+
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -224,25 +227,5 @@ async fn ten_thousand_objects_are_shown_and_filtered_fast() {
             fastest = fastest.min(browser.run(paint).await.unwrap().as_f64().unwrap());
         }
         assert!(fastest < 1_000.0, "{address}: {fastest} ms");
-    }
-}
-
-/// Writes pictures of the pages into the folder that `PLEACH_PICTURES` names. For a review.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "writes pictures"]
-async fn pictures_of_the_pages() {
-    let folder = std::env::var("PLEACH_PICTURES").unwrap();
-    let site = Site::start(every_state()).await;
-    let browser = Browser::start().await.unwrap();
-    for window in WINDOWS {
-        browser.resize(window).await.unwrap();
-        let colors = if window.is_dark { "dark" } else { "light" };
-        for page in pages("production", "syncing") {
-            browser.open(&site.url(&page)).await.unwrap();
-            let page = page.replace('/', "-");
-            let name = format!("page{page}-{}-{colors}.png", window.width);
-            let path = Path::new(&folder).join(name);
-            browser.save_screenshot(&path).await.unwrap();
-        }
     }
 }

@@ -14,6 +14,7 @@ mod hostile;
 mod init;
 mod lint;
 mod logs;
+mod plan;
 mod preview;
 mod promote;
 mod push;

@@ -1,4 +1,4 @@
-//! Identity provider (OpenID Connect) on loopback, with a new key for each start.
+//! Identity provider for sign-ins on loopback, with a new key for each start.
 //!
 //! It signs in one user without a question: the authorization endpoint redirects at once. A test
 //! can select one fault.

@@ -19,6 +19,8 @@ use pleach_controller::server::ui::site::{self, Parts};
 use pleach_controller::server::ui::{LIMITS, files, pages};
 use pleach_controller::server::{self, Listening};
 use pleach_page::board::Board;
+#[cfg(feature = "oidc")]
+use pleach_reconciler::config::OidcClient;
 use pleach_reconciler::config::{Page, SignIn};
 use tokio::sync::watch;
 
@@ -192,7 +194,7 @@ fn issuer(page: &Page, folder: &Path) -> Result<Option<Issuer>, CliError> {
         return Ok(None);
     };
     let issuer = Issuer::new(IssuerConfig {
-        client: client.clone(),
+        client: OidcClient::clone(client),
         folder: folder.to_owned(),
         page: url.clone(),
     });

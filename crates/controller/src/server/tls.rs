@@ -116,3 +116,148 @@ impl CertificateFiles {
         Ok(Arc::new(config))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::path::Path;
+
+    use axum::Router;
+    use axum::routing::get;
+    use pleach_files::FileContent;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::task::JoinSet;
+    use tokio_rustls::TlsConnector;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::server::listen;
+
+    type Issued = rcgen::CertifiedKey<rcgen::KeyPair>;
+
+    fn issue() -> Issued {
+        rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap()
+    }
+
+    fn write(files: &CertificateFiles, certificate: &str, key: &str) {
+        let put = |path: &Path, text: &str| {
+            pleach_files::write_atomic(path, &FileContent::private(text.as_bytes().to_vec()))
+        };
+        put(&files.certificate, certificate).unwrap();
+        put(&files.key, key).unwrap();
+    }
+
+    /// Sends a request over TLS, trusting one certificate.
+    async fn request(address: SocketAddr, trusted: &Issued) -> std::io::Result<String> {
+        let mut roots = RootCertStore::empty();
+        roots.add(trusted.cert.der().clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = TlsConnector::from(Arc::new(config));
+        let stream = TcpStream::connect(address).await?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector.connect(name, stream).await?;
+        let head = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(head).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_listener_serves_its_present_certificate_over_tls_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CertificateFiles {
+            certificate: folder.path().join("tls.crt"),
+            key: folder.path().join("tls.key"),
+        };
+        let (first, second) = (issue(), issue());
+        write(
+            &files,
+            &first.cert.pem(),
+            &first.signing_key.serialize_pem(),
+        );
+        let mut listening = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        listening.certificate = Some(Certificate::read(files.clone()).unwrap());
+        let address = listening.address;
+        let router = Router::new().route("/", get(|| async { "over TLS" }));
+        let mut serving = JoinSet::new();
+        let stop = CancellationToken::new();
+        serving.spawn(listening.serve(router, stop.clone()));
+
+        let answer = request(address, &first).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        assert!(answer.ends_with("over TLS"), "{answer}");
+        assert!(request(address, &second).await.is_err());
+        let mut plain = TcpStream::connect(address).await.unwrap();
+        plain
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = Vec::new();
+        // The connection can be reset.
+        drop(plain.read_to_end(&mut answer).await);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(
+            !answer.contains("over TLS") && !answer.contains("HTTP/1.1"),
+            "{answer}"
+        );
+
+        let later = || async {
+            tokio::time::pause();
+            tokio::time::advance(INTERVAL).await;
+            tokio::time::resume();
+        };
+        // Files that cannot be used, for example while they are written, change nothing.
+        write(&files, &second.cert.pem(), "no key");
+        later().await;
+        assert!(request(address, &first).await.is_ok());
+        write(
+            &files,
+            &second.cert.pem(),
+            &second.signing_key.serialize_pem(),
+        );
+        later().await;
+        assert!(request(address, &second).await.is_ok());
+        assert!(request(address, &first).await.is_err());
+        stop.cancel();
+        assert!(serving.join_next().await.unwrap().unwrap().is_ok());
+    }
+
+    #[test]
+    fn unusable_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CertificateFiles {
+            certificate: folder.path().join("tls.crt"),
+            key: folder.path().join("tls.key"),
+        };
+        let issued = issue();
+        let (certificate, key) = (issued.cert.pem(), issued.signing_key.serialize_pem());
+        let other = issue().signing_key.serialize_pem();
+        for (certificate, key, expected) in [
+            ("", key.as_str(), "tls.crt has no certificate"),
+            (&certificate, "", "tls.key has no private key"),
+            (&key, &certificate, "tls.crt has no certificate"),
+            (&certificate, &other, "failed to use the certificate"),
+        ] {
+            write(&files, certificate, key);
+            let error = Certificate::read(files.clone()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{expected}: {error}");
+            assert!(!error.contains("PRIVATE"), "{error}");
+        }
+        let missing = CertificateFiles {
+            certificate: folder.path().join("missing"),
+            key: files.key,
+        };
+        assert!(matches!(
+            Certificate::read(missing),
+            Err(CertificateError::Read(_))
+        ));
+    }
+}

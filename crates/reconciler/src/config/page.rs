@@ -49,7 +49,7 @@ pub enum SignIn {
         /// File with the key of the cookies.
         cookie_key: String,
         /// This client of the identity provider.
-        client: OidcClient,
+        client: Box<OidcClient>,
     },
 }
 
@@ -120,7 +120,10 @@ pub(super) fn resolve(
     let sign_in = match (auth, cookie_key, client) {
         (PageAuth::None, None, None) => SignIn::Off,
         (PageAuth::Kubernetes, Some(cookie_key), None) => SignIn::Token { cookie_key },
-        (PageAuth::Oidc, Some(cookie_key), Some(client)) => SignIn::Oidc { cookie_key, client },
+        (PageAuth::Oidc, Some(cookie_key), Some(client)) => SignIn::Oidc {
+            cookie_key,
+            client: Box::new(client),
+        },
         // Reported above.
         _ => return None,
     };
@@ -343,7 +346,7 @@ mod tests {
         };
         assert_eq!(cookie_key, "key");
         assert_eq!(
-            client,
+            *client,
             OidcClient {
                 issuer: "https://login.example.org/a".to_owned(),
                 id: "pleach".to_owned(),

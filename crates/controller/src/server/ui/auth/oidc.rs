@@ -1,5 +1,4 @@
-//! Sign-in at an identity provider: authorization code flow of OpenID Connect with PKCE, state and
-//! nonce.
+//! Sign-in at an identity provider: authorization code flow with PKCE, state and nonce.
 //!
 //! The ID token is verified here and never stored. The API server then decides about the user and
 //! the groups that it names, as for all users of the page.
