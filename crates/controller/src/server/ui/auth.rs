@@ -102,7 +102,7 @@ enum Method {
     Token(Tokens),
     /// At an identity provider.
     #[cfg(feature = "oidc")]
-    Oidc(oidc::Issuer),
+    Oidc(Box<oidc::Issuer>),
 }
 
 /// Parts of a sign-in that do not depend on its method.
@@ -148,7 +148,7 @@ impl Auth {
     /// Creates the sign-in at an identity provider.
     #[cfg(feature = "oidc")]
     pub fn oidc(issuer: oidc::Issuer, means: Means) -> Self {
-        Self::with(Method::Oidc(issuer), means)
+        Self::with(Method::Oidc(Box::new(issuer)), means)
     }
 
     fn with(method: Method, means: Means) -> Self {

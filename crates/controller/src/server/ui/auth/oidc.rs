@@ -333,17 +333,16 @@ impl Issuer {
     }
 
     fn scopes(&self, metadata: &CoreProviderMetadata) -> Vec<Scope> {
-        let listed = metadata.scopes_supported();
-        match &self.config.client.scopes {
-            Some(scopes) => scopes.iter().cloned().map(Scope::new).collect(),
-            None => {
-                let scopes = SCOPES.map(|scope| Scope::new(scope.to_owned()));
-                let is_listed = |scope: &Scope| {
-                    listed.map_or(scope.as_str() != "groups", |listed| listed.contains(scope))
-                };
-                scopes.into_iter().filter(is_listed).collect()
-            }
+        if let Some(scopes) = &self.config.client.scopes {
+            return scopes.iter().cloned().map(Scope::new).collect();
         }
+        let listed = metadata.scopes_supported();
+        let is_listed = |scope: &Scope| match listed {
+            Some(listed) => listed.contains(scope),
+            None => scope.as_str() != "groups",
+        };
+        let scopes = SCOPES.map(|scope| Scope::new(scope.to_owned()));
+        scopes.into_iter().filter(is_listed).collect()
     }
 
     fn unreachable(&self, error: &RequestError) -> OidcError {

@@ -148,7 +148,7 @@ impl Reviews {
             let verbs = verbs.filter(|verb| !permissions.everywhere.contains(verb));
             let user_digest = digest(user);
             let asking = verbs.map(|verb| {
-                let question = Question::new(user_digest.clone(), verb, scope);
+                let question = Question::new(user_digest, verb, scope);
                 async move { Ok((verb, self.ask(user, question).await?)) }
             });
             let asking: Vec<_> = asking.collect();
@@ -215,7 +215,7 @@ impl Reviews {
         let mut seen = Vec::new();
         let mut asking = Vec::new();
         for scope in scopes {
-            let question = Question::new(user_digest.clone(), Verb::Get, scope);
+            let question = Question::new(user_digest, Verb::Get, scope);
             match self.answer(&question) {
                 Some(true) => seen.push(scope),
                 Some(false) => {}
