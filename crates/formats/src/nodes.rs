@@ -75,12 +75,24 @@ pub struct NodeState {
     pub ready: bool,
     /// Whether it is cordoned.
     pub cordoned: bool,
-    /// Release that is changing it, from its mark.
-    pub in_work: Option<String>,
-    /// Whether its Job may have begun.
-    pub begun: bool,
+    /// The mark of the release that is changing it.
+    pub in_work: Option<Mark>,
     /// Whether it is changed already.
     pub done: bool,
+}
+
+impl NodeState {
+    /// Returns whether a release is changing the node.
+    pub fn is_in_work_of(&self, release: &str) -> bool {
+        self.in_work
+            .as_ref()
+            .is_some_and(|mark| mark.release == release)
+    }
+
+    /// Returns whether the Job of the node may have begun.
+    pub fn has_begun(&self) -> bool {
+        self.in_work.as_ref().is_some_and(|mark| mark.begun)
+    }
 }
 
 impl NodesRule {
@@ -109,14 +121,12 @@ impl NodesRule {
             return None;
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let mark = Mark::of(node);
         Some(self.is_done(node).map(|done| NodeState {
             name: text(&node["metadata"]["name"]),
             uid: text(&node["metadata"]["uid"]),
             ready: ready_since(node).is_some(),
             cordoned: is_cordoned(node),
-            begun: mark.as_ref().is_some_and(|mark| mark.begun),
-            in_work: mark.map(|mark| mark.release),
+            in_work: Mark::of(node),
             done,
             labels,
         }))

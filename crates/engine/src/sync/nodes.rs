@@ -22,7 +22,7 @@ impl Source<'_> {
             Err(why) => return ObservedNodes::Unknown(why),
         };
         // A node whose Job may have begun is not drained again.
-        let open = nodes.iter().filter(|node| !node.done && !node.begun);
+        let open = nodes.iter().filter(|node| !node.done && !node.has_begun());
         let open: BTreeSet<&str> = open.map(|node| node.name.as_str()).collect();
         let (pods, budgets) = if rule.drain.is_some() && !open.is_empty() {
             match obstacles(self.cluster, &open).await {

@@ -86,10 +86,7 @@ fn leave(ctx: &Ctx<'_>, draft: &mut Ordered, stage: &StageRule) {
         return;
     };
     let ours = ctx.desired.name.to_string();
-    for node in nodes
-        .iter()
-        .filter(|node| node.in_work.as_ref() == Some(&ours))
-    {
+    for node in nodes.iter().filter(|node| node.is_in_work_of(&ours)) {
         let message = "a failed change left it in work, and a rollback does not end that";
         let hint = format!(
             "look at it, then `kubectl uncordon {0}` and `kubectl annotate node {0} {MARK}-`",
@@ -110,7 +107,7 @@ fn add(
     (pods, budgets): (&[NodePod], &[Budget]),
 ) {
     let ours = ctx.desired.name.to_string();
-    let is_ours = |node: &NodeState| node.in_work.as_ref() == Some(&ours);
+    let is_ours = |node: &NodeState| node.is_in_work_of(&ours);
     let mut open: Vec<&NodeState> = nodes
         .iter()
         .filter(|node| !node.done || is_ours(node))

@@ -10,7 +10,7 @@ use super::scene::Scene;
 use crate::observe::ObservedNodes;
 use crate::plan::{Op, Plan, Planning, Question, Topic, plan};
 use pleach_formats::file::{Loss, Rollback};
-use pleach_formats::nodes::{Budget, DrainRule, NodePod, NodeState, NodesRule};
+use pleach_formats::nodes::{Budget, DrainRule, Mark, NodePod, NodeState, NodesRule};
 use pleach_formats::sequence::Count;
 use pleach_model::cel::Expression;
 
@@ -50,8 +50,15 @@ fn node(name: &str) -> NodeState {
         ready: true,
         cordoned: false,
         in_work: None,
-        begun: false,
         done: false,
+    }
+}
+
+fn mark(release: &str) -> Mark {
+    Mark {
+        release: release.to_owned(),
+        stage: "nodes".to_owned(),
+        ..Mark::default()
     }
 }
 
@@ -156,7 +163,7 @@ fn a_batch_waits_for_all_of_the_batch_before() {
 
 #[test]
 fn a_node_that_is_done_is_left_alone_unless_it_bears_our_mark() {
-    let ours = "e.r".to_owned();
+    let ours = mark("e.r");
     let nodes = [
         NodeState {
             done: true,
@@ -169,7 +176,7 @@ fn a_node_that_is_done_is_left_alone_unless_it_bears_our_mark() {
         },
         NodeState {
             ready: false,
-            in_work: Some("e.r".to_owned()),
+            in_work: Some(mark("e.r")),
             ..node("d")
         },
     ];
@@ -259,7 +266,7 @@ fn nodes_that_are_not_ready_or_of_another_release_are_refused_all_at_once() {
             ..node("a")
         },
         NodeState {
-            in_work: Some("e.other".to_owned()),
+            in_work: Some(mark("e.other")),
             ..node("b")
         },
         node("d"),
