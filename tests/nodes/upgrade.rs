@@ -117,9 +117,9 @@ async fn nodes_are_drained_and_changed_by_their_jobs() {
     let before = pods(kubectl);
     assert_eq!(before.len(), 2);
 
-    repo.write("manifests/web/bundle.yaml", &bundle("v2"))
+    repo.write("manifests/web/bundle.yaml", bundle("v2"))
         .unwrap();
-    repo.write("manifests/web/job.yaml", &job("v2")).unwrap();
+    repo.write("manifests/web/job.yaml", job("v2")).unwrap();
     repo.commit("upgrade").unwrap();
     let (stop, outages) = (
         Arc::new(AtomicBool::new(false)),
