@@ -45,7 +45,7 @@ fn desired(version: &str) -> Desired {
         findings: Vec::new(),
         terms: Terms::default(),
         sequence: Sequence::default(),
-        node_jobs: std::collections::BTreeMap::new(),
+        node_jobs: BTreeMap::new(),
     };
     desired.digest_with(Some(&DigestKey::new(b"of this run".to_vec())));
     desired
