@@ -66,9 +66,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
             }
             Some(ObservedNodes::Unknown(why)) => {
                 let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
-                draft
-                    .findings
-                    .push(Finding::error(Kind::Cluster, "nodes-unknown", message));
+                draft.findings.push(
+                    Finding::error(Kind::Cluster, "nodes-unknown", message)
+                        .hint("docs/permissions/nodes.yaml has the permissions"),
+                );
             }
             Some(ObservedNodes::Read {
                 nodes,
@@ -119,7 +120,8 @@ fn add(
     let mut refuse = |code: &str, message: String| {
         let message = format!("stage {}: {message}", stage.stage);
         let finding = Finding::error(Kind::Policy, code, message);
-        draft.findings.push(finding.at(stage.origin.clone()));
+        let finding = finding.at(stage.origin.clone());
+        draft.findings.push(finding.hint(remedy(code)));
     };
     let lost = open
         .iter()
@@ -227,6 +229,20 @@ fn obstacles(
         found.push(("budgets-overlap", format!("{}: {why}", named(&overlaps))));
     }
     found
+}
+
+/// Returns the next step for a finding about nodes.
+fn remedy(code: &str) -> &'static str {
+    match code {
+        "nodes-not-ready" => "repair them, or leave them out with `select`",
+        "nodes-in-work" => {
+            "wait for the other release, or uncordon them and remove their annotation"
+        }
+        "unmanaged-pods" => "delete them, or set `unmanaged: delete` in `drain`",
+        "empty-dirs" => "move the data, or set `emptyDir: delete` in `drain`",
+        "budget-allows-nothing" => "change the bounds of the budget",
+        _ => "let one budget cover each pod",
+    }
 }
 
 /// Joins names, with the number of those left out.

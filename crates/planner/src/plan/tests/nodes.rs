@@ -256,6 +256,7 @@ fn what_an_eviction_would_meet_is_refused_first(
     );
     assert_eq!(codes(&plan), expected);
     assert_eq!(plan.refusals().count(), expected.len());
+    assert!(plan.refusals().all(|finding| finding.hint.is_some()));
 }
 
 #[test]
