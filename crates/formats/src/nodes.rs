@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::sequence::Count;
 use pleach_model::cel::{Expression, Subject, Unevaluable};
 
-pub use drain::{Budget, DrainRule, NodePod, Pods, overlapping};
+pub use drain::{Budget, DrainRule, NodePod, overlapping};
 pub use job::{NODE_UPGRADE, job_of};
 pub use mark::{MARK, Mark};
 pub use taint::Taint;

@@ -75,7 +75,7 @@ pub(super) fn sequence(
     }
 }
 
-/// Refuses a check with variable `node` that no change of nodes names.
+/// Refuses a check with variable `node` that no change of nodes names, or that verifies a stage.
 fn check_nodes_named(stages: &[StageRule], checks: &[Check], findings: &mut Vec<Finding>) {
     let rules = stages.iter().filter_map(|stage| stage.nodes.as_ref());
     let named: BTreeSet<&str> = rules.flat_map(NodesRule::checks).collect();
@@ -86,11 +86,11 @@ fn check_nodes_named(stages: &[StageRule], checks: &[Check], findings: &mut Vec<
     };
     for check in checks.iter().filter(misplaced) {
         let message = format!(
-            "check {} uses `node`, and no stage with `nodes` names it",
+            "check {} uses `node`, which exists only in `before` and `after` of `nodes`",
             check.name
         );
         let finding = Finding::error(Kind::Repository, "check-needs-node", message);
-        let hint = "name it in `before` or `after` of `nodes`";
+        let hint = "name it there, and nowhere else";
         findings.push(finding.at(check.origin.clone()).hint(hint));
     }
 }

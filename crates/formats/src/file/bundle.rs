@@ -253,7 +253,7 @@ pub struct Drain {
     pub timeout: Option<Timeout>,
 }
 
-/// What happens to a pod whose eviction loses something.
+/// Handling of pods whose eviction loses something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Loss {

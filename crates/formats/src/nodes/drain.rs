@@ -89,31 +89,25 @@ impl NodePod {
     }
 }
 
-/// Pods of one or several nodes that a drain must remove.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Pods(pub Vec<NodePod>);
-
-impl Pods {
-    /// Returns the pods whose eviction the rule refuses: code and message of a finding for each
-    /// reason.
-    pub fn refused(&self, rule: &DrainRule) -> Vec<(&'static str, String)> {
+impl DrainRule {
+    /// Returns the reasons not to evict pods: code and message of a finding for each.
+    pub fn objections(&self, pods: &[NodePod]) -> Vec<(&'static str, String)> {
         let mut refused = Vec::new();
         let mut add = |code, loss, is_lost: fn(&NodePod) -> bool, why: &str| {
-            let pods: Vec<&NodePod> = self.0.iter().filter(|pod| is_lost(pod)).collect();
+            let pods: Vec<&NodePod> = pods.iter().filter(|pod| is_lost(pod)).collect();
             if loss == Loss::Refuse && !pods.is_empty() {
                 refused.push((code, format!("{}: {why}", named(&pods))));
             }
         };
         add(
             "unmanaged-pods",
-            rule.unmanaged,
+            self.unmanaged,
             |pod| !pod.managed && !pod.deleting,
             "no controller creates them again after an eviction",
         );
         add(
             "empty-dirs",
-            rule.empty_dir,
+            self.empty_dir,
             |pod| pod.empty_dir && !pod.deleting,
             "an eviction loses the data in their emptyDir volumes",
         );
@@ -227,8 +221,8 @@ mod tests {
         assert_eq!(NodePod::of(&pod(&extra)).is_some(), expected);
     }
 
-    fn pods(extra: &Value) -> Pods {
-        Pods(vec![NodePod::of(&pod(extra)).unwrap()])
+    fn pods(extra: &Value) -> Vec<NodePod> {
+        vec![NodePod::of(&pod(extra)).unwrap()]
     }
 
     #[rstest]
@@ -242,7 +236,7 @@ mod tests {
             unmanaged: Loss::Refuse,
             timeout: None,
         };
-        let refused = pods(&extra).refused(&refuse);
+        let refused = refuse.objections(&pods(&extra));
         let codes: Vec<&str> = refused.iter().map(|(code, _)| *code).collect();
         assert_eq!(codes, expected);
         let delete = DrainRule {
@@ -250,7 +244,7 @@ mod tests {
             unmanaged: Loss::Delete,
             timeout: None,
         };
-        assert_eq!(pods(&extra).refused(&delete), []);
+        assert_eq!(delete.objections(&pods(&extra)), []);
     }
 
     fn budget(name: &str, spec: &Value) -> Budget {
@@ -279,13 +273,13 @@ mod tests {
             budget("b", &of_all),
             budget("c", &other),
         ];
-        let found = overlapping(&pods.0, &budgets);
+        let found = overlapping(&pods, &budgets);
         let names: Vec<&str> = found[0]
             .1
             .iter()
             .map(|budget| budget.id.name.as_str())
             .collect();
         assert_eq!((found.len(), names), (1, vec!["a", "b"]));
-        assert_eq!(overlapping(&pods.0, &budgets[1..]), []);
+        assert_eq!(overlapping(&pods, &budgets[1..]), []);
     }
 }

@@ -10,7 +10,7 @@ use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
 use super::phases::Ordered;
 use super::questions::Question;
 use crate::observe::ObservedNodes;
-use pleach_formats::nodes::{Budget, MARK, NodePod, NodeState, NodesRule, Pods, overlapping};
+use pleach_formats::nodes::{Budget, MARK, NodePod, NodeState, NodesRule, overlapping};
 use pleach_formats::sequence::StageRule;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{DesiredDigest, Digest, Manifest, ObjectId, canonical_json};
@@ -205,7 +205,7 @@ fn obstacles(
     let Some(drain) = &rule.drain else {
         return Vec::new();
     };
-    let mut found = Pods(pods.to_vec()).refused(drain);
+    let mut found = drain.objections(pods);
     let closed = budgets
         .iter()
         .filter(|budget| budget.is_closed && pods.iter().any(|pod| budget.covers(pod)));

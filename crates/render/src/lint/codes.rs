@@ -61,7 +61,7 @@ pub const CODES: [Code; 103] = [
     ),
     code(
         "check-needs-node",
-        "A check uses the variable `node`, and no stage with `nodes` names it.",
+        "A check uses the variable `node`, and no stage names it in `before` or `after` of `nodes`, or a stage names it in `verify`.",
     ),
     code(
         "claimed-twice",

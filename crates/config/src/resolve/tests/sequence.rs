@@ -410,7 +410,7 @@ fn a_check_about_nodes_is_named_by_a_stage() {
     assert_eq!(
         found,
         [
-            "manifests/app/bundle.yaml:3: check c uses `node`, and no stage with `nodes` names it (name it in `before` or `after` of `nodes`)"
+            "manifests/app/bundle.yaml:3: check c uses `node`, which exists only in `before` and `after` of `nodes` (name it there, and nowhere else)"
         ]
     );
 }

@@ -1,7 +1,7 @@
 //! Change of a node: actions, cordon, drain, Job, uncordon.
 //!
-//! What was done is read from the node and its mark, so that a run continues the work of a killed
-//! one. Before the Job may have begun, a failed run undoes cordon and taints. Afterwards they stay,
+//! A run reads from the node and its mark how far its change is, so it continues the work of a
+//! killed one. Before the Job may have begun, a failed run undoes cordon and taints. Afterwards they stay,
 //! because a half-changed node must not get pods.
 
 mod drain;

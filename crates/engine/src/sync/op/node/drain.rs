@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_formats::nodes::{Budget, DrainRule, NodePod, Pods, overlapping};
+use pleach_formats::nodes::{Budget, DrainRule, NodePod, overlapping};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -34,16 +34,16 @@ impl NodeUpgrade<'_> {
         let mut refusals = Refusals::new();
         loop {
             self.cordoned_node().await?;
-            let pods = Pods(self.pods().await?);
-            if pods.0.is_empty() {
+            let pods = self.pods().await?;
+            if pods.is_empty() {
                 return Ok(());
             }
-            let mut reasons = pods.refused(rule).into_iter();
+            let mut reasons = rule.objections(&pods).into_iter();
             if let Some((_, message)) = reasons.next() {
                 return Err(Failure::new(FailureKind::Policy, message).into());
             }
-            self.evict(&pods.0, &mut refusals).await?;
-            let state = state(&pods.0, &refusals);
+            self.evict(&pods, &mut refusals).await?;
+            let state = state(&pods, &refusals);
             if Instant::now() >= limit {
                 let message = format!("not drained in time: {state}");
                 return Err(Failure::new(FailureKind::NotReady, message).into());
