@@ -14,6 +14,7 @@
 //! of the component or of the operator.
 //!
 //! An [`Operator`] is a separate world: the processes in the pods of the bundle `manifests/depot`.
+//! [`Machines`] is another one: the virtual machines and nodes of the bundle `manifests/machines`.
 //!
 //! Pod addresses must be local, so run in a network namespace of the throwaway control plane.
 //! Dropping the world stops everything.
@@ -22,6 +23,7 @@ mod admission;
 mod certificates;
 mod hold;
 mod leader;
+mod machines;
 mod operator;
 mod pods;
 mod product;
@@ -47,6 +49,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 pub use admission::{DENY, MUTATED, REQUEST};
+pub use machines::{Ledger, Machines, Terms};
 pub use operator::Operator;
 pub use product::{Product, Resource, Webhook};
 pub use report::Report;
@@ -131,7 +134,8 @@ impl World {
     pub async fn start(kubeconfig: &Path, product: Product) -> anyhow::Result<Self> {
         let config = connection(kubeconfig).await?;
         let admin = Rest::new(&config, "testkit-world")?;
-        hold::install(&admin, &product).await?;
+        let components = [product.api.as_str(), &product.controller];
+        hold::install(&admin, &product.component_label, &components).await?;
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, product.port))
             .await
             .with_context(|| format!("failed to listen on port {}", product.port))?;

@@ -1,7 +1,7 @@
-//! Policy that delays the readiness of the product's pods.
+//! Policy that delays the readiness of simulated pods.
 //!
 //! The simulated kubelet makes pods ready at once, which would hide a crash at the start. A policy
-//! adds an annotation to every new pod of the product, and the simulated kubelet waits for its
+//! adds an annotation to new pods with certain labels, and the simulated kubelet waits for its
 //! change.
 
 use std::time::Duration;
@@ -10,7 +10,6 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::product::Product;
 use super::rest::{Failure, Rest};
 
 /// Annotation that controls the simulated kubelet.
@@ -26,11 +25,12 @@ const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionp
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Creates the policy and waits until it is in force.
-pub(crate) async fn install(admin: &Rest, product: &Product) -> anyhow::Result<()> {
-    let name = format!("testkit-{}", product.api);
-    let components: String = json!([product.api, product.controller]).to_string();
-    let label = json!(product.component_label).to_string();
+/// Creates the policy for pods whose label `key` has one of the values, and waits until it is in
+/// force.
+pub(crate) async fn install(admin: &Rest, key: &str, values: &[&str]) -> anyhow::Result<()> {
+    let name = format!("testkit-{}", values.join("-"));
+    let components = json!(values).to_string();
+    let label = json!(key).to_string();
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingAdmissionPolicy",
@@ -69,16 +69,16 @@ pub(crate) async fn install(admin: &Rest, product: &Product) -> anyhow::Result<(
             .await
             .context("failed to create the policy that holds pods")?;
     }
-    in_force(admin, product).await
+    in_force(admin, key, values).await
 }
 
-async fn in_force(admin: &Rest, product: &Product) -> anyhow::Result<()> {
+async fn in_force(admin: &Rest, key: &str, values: &[&str]) -> anyhow::Result<()> {
     let start = Instant::now();
-    for component in [&product.api, &product.controller] {
+    for value in values {
         let probe = json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "probe", "labels": {&product.component_label: component}},
+            "metadata": {"name": "probe", "labels": {key: value}},
             "spec": {"containers": [{"name": "probe", "image": "probe"}]},
         });
         loop {
