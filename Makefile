@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-engines test-nodes demo sandbox macos test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-engines test-nodes demo demo-platform sandbox macos test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -94,6 +94,9 @@ test-nodes: tools-test-nodes ## Test with real nodes: kubelets, containerd and r
 
 demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
+
+demo-platform: tools-demo engines controlplane build ## Show an upgrade of charts and nodes on simulated nodes
+	PLEACH_ENGINES="$(CURDIR)/target/engines/pleach-engines" cargo run -p pleach-testkit --bin pleach-demo-platform
 
 sandbox: tools-sandbox controlplane build ## A throw-away control plane to try things on
 	cargo run -p pleach-testkit --bin pleach-sandbox

@@ -73,6 +73,7 @@ mod ownership;
 mod page;
 mod plan_files;
 mod plane;
+mod platform;
 mod policy;
 mod previews;
 mod prune;

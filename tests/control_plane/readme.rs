@@ -50,6 +50,10 @@ const SKIPPED: &[(&str, &str)] = &[
         "make demo",
         "builds and runs the demo, which has its own test",
     ),
+    (
+        "make demo-platform",
+        "builds and runs the demo, which has its own test",
+    ),
     ("make test", "runs this test"),
     (
         "apt-get install git make gcc iproute2 util-linux openssh-client openssh-server gnupg chromium chromium-driver",

@@ -2,7 +2,10 @@
 //! upgrades it to a version in another namespace, and proves that nothing of the old version
 //! remains.
 //!
-//! Runs the real `pleach` as a child process, in a copy of the repository.
+//! Runs the real `pleach` as a child process, in a copy of the repository. [`Platform`] is another
+//! demo: an upgrade of charts and nodes.
+
+mod platform;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +15,8 @@ use std::time::Duration;
 use crate::throwaway::{Binaries, ControlPlane, Network, Options};
 use anyhow::{Context as _, bail, ensure};
 use tokio::process::Command;
+
+pub use platform::Platform;
 
 use crate::kubectl::Kubectl;
 use crate::proof::{self, Move};
