@@ -4,7 +4,7 @@
 //! write. [`storm`] runs generated bundles through connection faults, kills and restarts of the
 //! control plane. [`moves`] moves generated products to another namespace while a user writes.
 //! [`replicas`] kills one of two controller replicas every few seconds. [`follower`] kills the only
-//! controller of the example. In each case, a run must only report success if the cluster matches
+//! controller of the example. [`nodes`] changes nodes and kills the program at every write. In each case, a run must only report success if the cluster matches
 //! git. The next undisturbed run must succeed, and the one after it must have nothing to do.
 
 pub mod follower;
@@ -12,6 +12,7 @@ mod judge;
 pub mod kills;
 pub mod lane;
 pub mod moves;
+pub mod nodes;
 mod place;
 mod release;
 pub mod replicas;

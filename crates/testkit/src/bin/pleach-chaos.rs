@@ -1,8 +1,9 @@
 //! Runs pleach under faults and verifies the results: `make chaos`.
 //!
 //! Arguments: `--runs N` (seeds, starting at `--seed N`), `--only storm`, `--only moves`, `--only
-//! replicas`, `--only loop` or `--only kills`, `--kills N` (kills per leg, instead of all; `--seed`
-//! and `--runs` select the rounds), `--jobs N` (concurrent control planes), `--pleach FILE`.
+//! replicas`, `--only loop`, `--only nodes` or `--only kills`, `--kills N` (kills per leg, instead of
+//! all), `--jobs N` (concurrent control planes), `--pleach FILE`. For `nodes` and `kills`, `--seed`
+//! and `--runs` select the rounds.
 //!
 //! Each job is a process with its own network and control plane. Seeds are independent, so a single
 //! one can be reproduced. Failures are reported at once and again at the end; the other jobs
@@ -19,7 +20,7 @@ use pleach_testkit::chaos::lane::{Lane, Report, Work};
 use pleach_testkit::throwaway::isolate;
 
 /// Names of all tests.
-const PLAYS: [&str; 5] = ["storm", "moves", "replicas", "loop", "kills"];
+const PLAYS: [&str; 6] = ["storm", "moves", "replicas", "loop", "nodes", "kills"];
 
 struct Arguments {
     pleach: PathBuf,
@@ -31,6 +32,7 @@ struct Arguments {
         reason = "not given, given without a value, or with one"
     )]
     kills: Option<Option<usize>>,
+    nodes: bool,
     /// Rounds of kills, starting at 0.
     rounds: Range<usize>,
     replicas: bool,
@@ -116,6 +118,7 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         storms: share(arguments.storms),
         moves: share(arguments.moves),
         kills: arguments.kills,
+        nodes: arguments.nodes,
         rounds: arguments.rounds.clone(),
         // Both take minutes, so give them to the last and to the first job.
         replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
@@ -174,8 +177,9 @@ fn arguments() -> anyhow::Result<Arguments> {
     let is_about_seeds = seed.is_some() && only.is_none();
     let at_most = storms.max(moves);
     let kills = (wants("kills") && !is_about_seeds).then_some(kills);
-    // With `--only kills`, seeds are the numbers of rounds.
-    let rounds = if only.as_deref() == Some("kills") {
+    let nodes = wants("nodes") && !is_about_seeds;
+    // With `--only kills` and `--only nodes`, seeds are the numbers of rounds.
+    let rounds = if matches!(only.as_deref(), Some("kills" | "nodes")) {
         let first = usize::try_from(seed.unwrap_or(1).saturating_sub(1))?;
         let count = runs.or(one).map(usize::try_from).transpose()?;
         first..count.map_or(usize::MAX, |count| first + count)
@@ -187,7 +191,7 @@ fn arguments() -> anyhow::Result<Arguments> {
     // Jobs mostly wait, so run more than one per core.
     let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
     let mut jobs = jobs.unwrap_or(usual);
-    if kills.is_none() {
+    if kills.is_none() && !nodes {
         jobs = jobs.min(usize::try_from(at_most)?.max(1));
     }
     Ok(Arguments {
@@ -196,6 +200,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         storms,
         moves,
         kills,
+        nodes,
         rounds,
         replicas,
         follower,

@@ -26,7 +26,7 @@ const TARGET: &str = "demo/kubevirt";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/demo.kubevirt";
 pub(super) const OLD: &str = "v0.11.0";
 pub(super) const NEW: &str = "v0.12.0";
-const MOMENTS: [Moment; 3] = [
+pub(super) const MOMENTS: [Moment; 3] = [
     Moment::BeforeForwarding,
     Moment::AfterForwarding,
     Moment::AfterAnswer,

@@ -7,11 +7,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::follower;
 use super::kills::{Kills, Leg};
 use super::moves::{Moved, Moves};
+use super::nodes::NodeKills;
 use super::replicas;
 use super::storm::{Played, Storm};
 use crate::generated::Shape;
@@ -33,6 +35,8 @@ pub struct Work {
     pub kills: Option<Option<usize>>,
     /// Rounds to run, starting at 0.
     pub rounds: Range<usize>,
+    /// Whether to run the test of nodes.
+    pub nodes: bool,
     /// Seed of the replica test, if it runs.
     pub replicas: Option<u64>,
     /// Seed of the follower test, if it runs.
@@ -52,6 +56,8 @@ pub struct Report {
     pub writes: BTreeMap<Leg, usize>,
     /// Number of survived kills.
     pub kills: usize,
+    /// Number of writes of an undisturbed change of nodes, and number of survived kills.
+    pub nodes: (usize, usize),
     /// Results of the replica test, as text.
     pub replicas: Vec<String>,
     /// Results of the follower test, as text.
@@ -69,6 +75,10 @@ impl Report {
         self.moves.1.add(other.moves.1);
         self.writes.extend(other.writes);
         self.kills += other.kills;
+        self.nodes = (
+            self.nodes.0.max(other.nodes.0),
+            self.nodes.1 + other.nodes.1,
+        );
         self.replicas.extend(other.replicas);
         self.followers.extend(other.followers);
         self.failures.extend(other.failures);
@@ -96,6 +106,13 @@ impl fmt::Display for Report {
                 .collect();
             let writes = writes.join(", ");
             writeln!(out, "{} kills got over (writes: {writes})", self.kills)?;
+        }
+        let (writes, kills) = self.nodes;
+        if writes > 0 {
+            writeln!(
+                out,
+                "{kills} kills during changes of nodes got over (writes: {writes})"
+            )?;
         }
         for replicas in &self.replicas {
             writeln!(out, "two replicas: {replicas}")?;
@@ -136,6 +153,9 @@ impl<S: Fn(&str)> Lane<S> {
         }
         if let Some(seed) = work.follower {
             self.follower(seed, &mut report).await;
+        }
+        if work.nodes {
+            self.nodes(work, &mut report).await;
         }
         if let Some(count) = work.kills {
             self.kills(count, work, &mut report).await;
@@ -227,6 +247,41 @@ impl<S: Fn(&str)> Lane<S> {
                 report.followers.push(played.to_string());
             }
             Err(error) => self.failed(report, "loop", seed, &error),
+        }
+    }
+
+    /// Kills changes of nodes, at the share of all points of this process.
+    async fn nodes(&self, work: &Work, report: &mut Report) {
+        let (job, jobs) = work.of;
+        let mut kills = None;
+        let mut number = work.rounds.start + job;
+        while number < work.rounds.end {
+            let result = async {
+                if kills.is_none() {
+                    kills = Some(NodeKills::start(&self.pleach).await?);
+                }
+                let Some(kills) = &mut kills else {
+                    anyhow::bail!("there is no control plane");
+                };
+                report.nodes.0 = kills.writes();
+                let Some(point) = kills.points().get(number).copied() else {
+                    return Ok(None);
+                };
+                let killed = kills.round(point).await;
+                Ok(Some((point, killed.with_context(|| point.to_string())?)))
+            };
+            match result.await {
+                Ok(None) => return,
+                Ok(Some((point, killed))) => {
+                    (self.report_line)(&format!("nodes {}: {point}", number + 1));
+                    report.nodes.1 += usize::from(killed);
+                }
+                Err(error) => {
+                    kills = None;
+                    self.failed(report, "nodes", number as u64 + 1, &error);
+                }
+            }
+            number += jobs;
         }
     }
 
