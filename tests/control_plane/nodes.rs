@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 
-use pleach_testkit::faults::{Kind, Moment, Seen};
+use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule, Seen};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::fleet::{Fleet, object_writes};
+use crate::fleet::{Fleet, Run, object_writes};
 use crate::samples::BUNDLE;
 use crate::stages::nodes as plane;
 use crate::{kill, kubectl};
@@ -34,15 +34,7 @@ impl Nodes {
             } else {
                 "worker"
             };
-            let node = format!(
-                "apiVersion: v1\nkind: Node\nmetadata: {{name: {pool}-{number}, labels: {{pool: {pool}, role: {role}, version: v1}}}}\nspec: {{taints: [{{key: pool, value: {pool}, effect: NoSchedule}}]}}\n"
-            );
-            let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
-            let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
-            let mut input = create.stdin.take().unwrap();
-            input.write_all(node.as_bytes()).unwrap();
-            drop(input);
-            assert!(create.wait().unwrap().success());
+            join(pool, number, role);
         }
         let selector = format!("pool={pool}");
         let ready = [
@@ -56,8 +48,9 @@ impl Nodes {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let kubelets = std::thread::spawn(move || {
+            let mut played = BTreeSet::new();
             while !ends.load(Ordering::Relaxed) {
-                play_jobs(pool);
+                play_jobs(pool, &mut played);
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
@@ -112,6 +105,19 @@ impl Drop for Nodes {
     }
 }
 
+/// Creates a node that only pods of the pool tolerate, at version v1.
+fn join(pool: &str, number: usize, role: &str) {
+    let node = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {pool}-{number}, labels: {{pool: {pool}, role: {role}, version: v1}}}}\nspec: {{taints: [{{key: pool, value: {pool}, effect: NoSchedule}}]}}\n"
+    );
+    let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
+    let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = create.stdin.take().unwrap();
+    input.write_all(node.as_bytes()).unwrap();
+    drop(input);
+    assert!(create.wait().unwrap().success());
+}
+
 #[track_caller]
 fn admin(args: &[&str]) -> String {
     let output = kubectl::run(plane().kubeconfig(), args);
@@ -119,8 +125,8 @@ fn admin(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Sets the version of each node whose Job is complete.
-fn play_jobs(pool: &str) {
+/// Sets the version of each node whose Job is complete, once for each Job.
+fn play_jobs(pool: &str, played: &mut BTreeSet<String>) {
     let args = [
         "get",
         "jobs",
@@ -135,7 +141,8 @@ fn play_jobs(pool: &str) {
     for job in list["items"].as_array().into_iter().flatten() {
         let spec = &job["spec"]["template"]["spec"];
         let is_here = spec["nodeName"].as_str().unwrap().starts_with(pool);
-        if is_here && job["status"]["succeeded"] == 1 {
+        let uid = job["metadata"]["uid"].as_str().unwrap();
+        if is_here && job["status"]["succeeded"] == 1 && played.insert(uid.to_owned()) {
             let env = spec["containers"][0]["env"].as_array().unwrap();
             let version = env.iter().find(|one| one["name"] == "VERSION").unwrap();
             let version = format!("version={}", version["value"].as_str().unwrap());
@@ -365,4 +372,203 @@ fn a_killed_change_is_continued(#[case] pool: &'static str, #[case] at: &'static
     fleet.applied();
     nodes.are_free("v2", &[]);
     assert_eq!(nodes.jobs().len(), 2, "one Job for each node");
+}
+
+/// Returns a release whose pods a budget of another owner keeps from eviction.
+fn guarded(pool: &'static str, rest: &str) -> Fleet {
+    let fleet = fleet(pool, "", rest);
+    let workload = workload(pool, "");
+    let (deployment, _) = workload.split_once("---\n").unwrap();
+    fleet.write("manifests/web/app.yaml", deployment);
+    fleet.commit();
+    add_budget(&fleet, "guard", 3);
+    fleet.applied();
+    fleet
+}
+
+fn add_budget(fleet: &Fleet, name: &str, available: usize) {
+    let available = format!("--min-available={available}");
+    let create = ["create", "pdb", name, "--selector=app=app", &available];
+    fleet.kubectl(&[&["-n", fleet.environment], &create[..]].concat());
+}
+
+fn delete_budget(fleet: &Fleet, name: &str) {
+    fleet.kubectl(&["-n", fleet.environment, "delete", "pdb", name]);
+}
+
+/// Waits until a node is as expected.
+#[track_caller]
+fn wait_for(node: &str, is_expected: impl Fn(&Value) -> bool) {
+    let started = Instant::now();
+    loop {
+        let live = admin(&["get", "node", node, "-o", "json"]);
+        let live: Value = serde_json::from_str(&live).unwrap();
+        if is_expected(&live) {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{live:#}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_cordoned(node: &Value) -> bool {
+    node["spec"]["unschedulable"] == true
+}
+
+/// Applies while a budget refuses evictions. Once the node is cordoned, calls `meanwhile`.
+fn blocked(fleet: &Fleet, node: &str, meanwhile: impl FnOnce()) -> Run {
+    std::thread::scope(|scope| {
+        let applied: ScopedJoinHandle<'_, Run> = scope.spawn(|| fleet.apply());
+        wait_for(node, is_cordoned);
+        meanwhile();
+        applied.join().unwrap()
+    })
+}
+
+#[test]
+fn a_node_that_leaves_is_skipped_and_one_that_joins_waits_for_the_next_version() {
+    let pool = "pool-leave";
+    let nodes = Nodes::start(pool, 2);
+    let fleet = guarded(pool, DRAIN);
+    upgrade(&fleet, DRAIN);
+    let run = blocked(&fleet, "pool-leave-1", || {
+        admin(&["delete", "node", "pool-leave-1"]);
+        join(pool, 2, "worker");
+        delete_budget(&fleet, "guard");
+    });
+    run.ended_with(0)
+        .says("it was removed from the cluster meanwhile")
+        .says("upgraded Node/pool-leave-0");
+    let versions: Vec<String> = nodes
+        .all()
+        .iter()
+        .map(|node| node["metadata"]["labels"]["version"].to_string())
+        .collect();
+    assert_eq!(versions, ["\"v2\"", "\"v1\""]);
+    assert_eq!(nodes.jobs().len(), 1);
+    fleet.writes_objects_nowhere(Fleet::applied);
+}
+
+#[test]
+fn a_second_budget_and_a_user_that_uncordons_stop_a_node_before_its_job() {
+    let pool = "pool-meddle";
+    let nodes = Nodes::start(pool, 1);
+    let fleet = guarded(pool, DRAIN);
+    upgrade(&fleet, DRAIN);
+    let node = "pool-meddle-0";
+    blocked(&fleet, node, || add_budget(&fleet, "second", 1))
+        .ended_with(7)
+        .says("several budgets cover it: guard, second");
+    nodes.are_free("v1", &[]);
+    delete_budget(&fleet, "second");
+    let run = blocked(&fleet, node, || {
+        admin(&["uncordon", node]);
+        wait_for(node, is_cordoned);
+        admin(&["uncordon", node]);
+    });
+    run.ended_with(5)
+        .says("somebody uncordoned it; it is cordoned again")
+        .says("somebody uncordoned it twice during its change");
+    nodes.are_free("v1", &[]);
+    assert_eq!(nodes.jobs().len(), 0);
+}
+
+/// Denies that a node with the annotation `lost` gets ready: the simulated kubelet tries at once.
+const LOST: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: testkit-lost-nodes}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes/status]}]
+  matchConditions: [{name: lost, expression: "has(object.metadata.annotations) && 'lost' in object.metadata.annotations"}]
+  validations: [{expression: "!object.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: testkit-lost-nodes}
+spec: {policyName: testkit-lost-nodes, validationActions: [Deny]}
+"#;
+
+/// Creates the policy for lost nodes.
+fn hold_lost_nodes(fleet: &Fleet) {
+    let file = fleet.file("lost.yaml", LOST);
+    fleet.kubectl(&["apply", "-f", &file]);
+}
+
+/// Makes a node not ready, until its annotation is removed.
+fn lose(node: &str) {
+    admin(&["annotate", "node", node, "lost=true"]);
+    let condition = |status: &str| {
+        format!(r#"{{"status": {{"conditions": [{{"type": "Ready", "status": "{status}"}}]}}}}"#)
+    };
+    let patch = ["patch", "node", node, "--subresource=status", "-p"];
+    // The policy is not in force at once.
+    let ready = condition("True");
+    let try_ready = [&patch[..], &[&ready, "--dry-run=server"]].concat();
+    let started = Instant::now();
+    while kubectl::run(plane().kubeconfig(), &try_ready)
+        .status
+        .success()
+    {
+        assert!(started.elapsed() < Duration::from_secs(30), "{node}");
+    }
+    admin(&[&patch[..], &[&condition("Unknown")]].concat());
+}
+
+#[test]
+fn a_lost_server_a_lost_node_and_a_new_commit_in_the_middle_delay_a_change() {
+    let pool = "pool-delay";
+    let nodes = Nodes::start(pool, 2);
+    let rest = format!("{DRAIN}      timeout: 8s\n");
+    let mut fleet = guarded(pool, &rest);
+    upgrade(&fleet, &rest);
+    let node = "pool-delay-1";
+    hold_lost_nodes(&fleet);
+    let run = blocked(&fleet, node, || {
+        // The change goes on with the commit of its plan.
+        fleet.write("manifests/web/bundle.yaml", &bundle(pool, "v3", DRAIN));
+        fleet.write("manifests/web/job.yaml", &job("v3"));
+        fleet.commit();
+        lose(node);
+        delete_budget(&fleet, "guard");
+    });
+    run.ended_with(6).says("the node is not ready");
+    wait_for(node, |node| {
+        node["metadata"]["labels"]["version"] == "v2" && is_cordoned(node)
+    });
+    admin(&["annotate", "node", node, "lost-"]);
+    admin(&[
+        "wait",
+        "--for=condition=Ready",
+        "node",
+        node,
+        "--timeout=30s",
+    ]);
+    // The server answers nothing for a while, as during a restart.
+    let server = fleet.server();
+    let proxy = FaultProxy::start(&server).unwrap();
+    let lost: Arc<OnceLock<Instant>> = Arc::default();
+    let begin = Arc::clone(&lost);
+    let is_lost = move |_: &Seen| {
+        let since = lost.get().map(Instant::elapsed);
+        since.is_some_and(|since| since < Duration::from_secs(3))
+    };
+    proxy.add(Rule::on(is_lost, Fault::Drop));
+    let begins = Fault::hook(Moment::AfterAnswer, move || {
+        let _already = begin.set(Instant::now());
+    });
+    proxy.add(
+        Rule::on(
+            |seen| seen.path.starts_with("/apis/batch/v1/") && seen.kind == Kind::Write,
+            begins,
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet.applied();
+    fleet.through(server);
+    nodes.are_free("v3", &[]);
+    // One Job of the earlier commit for the first node, then one for each.
+    assert_eq!(nodes.jobs().len(), 3);
 }
