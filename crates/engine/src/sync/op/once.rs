@@ -84,7 +84,7 @@ impl Operator<'_> {
     /// Adds the last log lines of the pod, and the next step, to the failure of a Job.
     pub(super) async fn with_log(&self, id: &ObjectId, failure: Failure, then: &str) -> Failure {
         let log = match self.tail(id).await {
-            Ok(Some((pod, text))) => format!("; the log of its pod {pod} ends with: {text}"),
+            Ok(Some(end)) => format!("; {end}"),
             Ok(None) => "; none of its pods is left to read the log from".to_owned(),
             Err(error) => format!("; the log of its pod could not be read: {error}"),
         };
@@ -99,9 +99,10 @@ impl Operator<'_> {
         }
     }
 
-    /// Returns the last failed pod with the end of its log in one line. Secret values of the
-    /// release are masked.
-    async fn tail(&self, job: &ObjectId) -> Result<Option<(String, String)>, ClusterError> {
+    /// Names the last failed pod with the end of its log in one line, or the message of its
+    /// container if the log cannot be read: the node may be down. Secret values of the release are
+    /// masked.
+    async fn tail(&self, job: &ObjectId) -> Result<Option<String>, ClusterError> {
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
         let labels = format!("batch.kubernetes.io/job-name={}", job.name);
         let selector = Selector {
@@ -122,9 +123,14 @@ impl Operator<'_> {
         let log = self
             .cluster
             .log(namespace, &name, container.as_deref(), LINES)
-            .await?;
-        let line = log.lines().map(str::trim).collect::<Vec<_>>().join(" | ");
-        Ok(Some((name, bounded(&self.without_secrets(line)))))
+            .await;
+        let (begin, text) = match (log, termination_message(pod)) {
+            (Err(_), Some(message)) => (format!("its pod {name} ended with"), message),
+            (log, _) => (format!("the log of its pod {name} ends with"), log?),
+        };
+        let line = text.lines().map(str::trim).collect::<Vec<_>>().join(" | ");
+        let line = bounded(&self.without_secrets(line));
+        Ok(Some(format!("{begin}: {line}")))
     }
 
     fn without_secrets(&self, text: String) -> String {
@@ -149,16 +155,29 @@ fn masked(text: String, mut values: Vec<String>) -> String {
 
 /// Returns the failed container of a pod, or else the first one.
 fn failed_container(pod: &Value) -> Option<String> {
-    let failed = ["initContainerStatuses", "containerStatuses"]
+    let failed = failed_status(pod).map(|status| &status["name"]);
+    let name = failed.unwrap_or_else(|| &pod["spec"]["containers"][0]["name"]);
+    name.as_str().map(str::to_owned)
+}
+
+/// Returns the message that the failed container of a pod left. `None` if it left none.
+fn termination_message(pod: &Value) -> Option<String> {
+    let message = &failed_status(pod)?["state"]["terminated"]["message"];
+    let message = message
+        .as_str()
+        .filter(|message| !message.trim().is_empty());
+    message.map(str::to_owned)
+}
+
+/// Returns the status of the failed container of a pod.
+fn failed_status(pod: &Value) -> Option<&Value> {
+    ["initContainerStatuses", "containerStatuses"]
         .into_iter()
         .flat_map(|key| pod["status"][key].as_array().into_iter().flatten())
         .find(|status| {
             let code = &status["state"]["terminated"]["exitCode"];
             code.as_i64().is_some_and(|code| code != 0)
         })
-        .map(|status| &status["name"]);
-    let name = failed.unwrap_or_else(|| &pod["spec"]["containers"][0]["name"]);
-    name.as_str().map(str::to_owned)
 }
 
 /// Returns the texts of an object to mask; for Secrets, both plain and encoded.
@@ -221,6 +240,25 @@ mod tests {
                 .iter()
                 .any(|value| value == "Opaque" || value == "keys" || value == "a")
         );
+    }
+
+    #[test]
+    fn a_failed_container_is_named_with_its_message() {
+        let pod = |code: i32, message: &str| {
+            let ended = json!({"exitCode": code, "message": message});
+            json!({"spec": {"containers": [{"name": "a"}]}, "status": {"containerStatuses": [
+                {"name": "a", "state": {"running": {}}}, {"name": "b", "state": {"terminated": ended}}]}})
+        };
+        let failed = pod(1, "no space is left");
+        assert_eq!(failed_container(&failed).as_deref(), Some("b"));
+        assert_eq!(
+            termination_message(&failed).as_deref(),
+            Some("no space is left")
+        );
+        for other in [pod(0, "done"), pod(1, " \n"), json!({})] {
+            assert_eq!(termination_message(&other), None, "{other}");
+        }
+        assert_eq!(failed_container(&pod(0, "")).as_deref(), Some("a"));
     }
 
     #[test]
