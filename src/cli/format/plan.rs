@@ -206,15 +206,23 @@ fn why(reason: &EdgeReason) -> &'static str {
     }
 }
 
-/// Formats the counts of a plan.
+/// Formats the counts of a plan. Nodes are no objects of the release.
 pub(crate) fn summary(plan: &Plan) -> String {
-    pleach_planner::text_diff::summary(plan.changes.iter().map(|change| change.action))
+    let objects =
+        pleach_planner::text_diff::summary(plan.changes.iter().map(|change| change.action));
+    let is_node = |step: &&Step| matches!(step.op, Op::UpgradeNode { .. });
+    match plan.steps.iter().filter(is_node).count() {
+        0 => objects,
+        1 => format!("1 node to upgrade, {objects}"),
+        nodes => format!("{nodes} nodes to upgrade, {objects}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
     use jiff::SignedDuration;
+    use pleach_model::object::Digest;
     use pleach_model::order::StageName;
     use pleach_planner::plan::Until;
 
@@ -329,6 +337,19 @@ mod tests {
           + create  ConfigMap/web/c
         1 to create, 2 to update, 0 to delete
         ");
+    }
+
+    #[test]
+    fn nodes_are_counted_beside_objects() {
+        let mut plan = samples::plan(&[("a", Action::Unchanged)]);
+        let upgrade = Op::UpgradeNode {
+            content: Digest::of(b"x"),
+            job: None,
+        };
+        plan.steps.push(samples::step(0, "b", upgrade.clone()));
+        assert_eq!(summary(&plan), "1 node to upgrade, 1 unchanged");
+        plan.steps.push(samples::step(1, "c", upgrade));
+        assert_eq!(summary(&plan), "2 nodes to upgrade, 1 unchanged");
     }
 
     #[test]
