@@ -204,8 +204,8 @@ impl Scene<'_> {
             ),
         )?;
         checks.add(
-            "the failed Job was named",
-            names(&failed, &[FAILING, "failed: "]),
+            "the failed Job was named with its reason",
+            names(&failed, &[FAILING, "2 GiB are needed"]),
         )?;
         checks.add("no node began after the failure", stopped(&untouched))?;
         checks.add(
