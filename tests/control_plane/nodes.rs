@@ -415,12 +415,12 @@ fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
-/// Applies while a budget refuses evictions. Once the node is cordoned, calls `meanwhile`.
-fn blocked(fleet: &Fleet, node: &str, meanwhile: impl FnOnce()) -> Run {
+/// Applies. Once the node is cordoned, calls `act`.
+fn meanwhile(fleet: &Fleet, node: &str, act: impl FnOnce()) -> Run {
     std::thread::scope(|scope| {
         let applied: ScopedJoinHandle<'_, Run> = scope.spawn(|| fleet.apply());
         wait_for(node, is_cordoned);
-        meanwhile();
+        act();
         applied.join().unwrap()
     })
 }
@@ -431,7 +431,7 @@ fn a_node_that_leaves_is_skipped_and_one_that_joins_waits_for_the_next_version()
     let nodes = Nodes::start(pool, 2);
     let fleet = guarded(pool, DRAIN);
     upgrade(&fleet, DRAIN);
-    let run = blocked(&fleet, "pool-leave-1", || {
+    let run = meanwhile(&fleet, "pool-leave-1", || {
         admin(&["delete", "node", "pool-leave-1"]);
         join(pool, 2, "worker");
         delete_budget(&fleet, "guard");
@@ -456,12 +456,12 @@ fn a_second_budget_and_a_user_that_uncordons_stop_a_node_before_its_job() {
     let fleet = guarded(pool, DRAIN);
     upgrade(&fleet, DRAIN);
     let node = "pool-meddle-0";
-    blocked(&fleet, node, || add_budget(&fleet, "second", 1))
+    meanwhile(&fleet, node, || add_budget(&fleet, "second", 1))
         .ended_with(7)
         .says("several budgets cover it: guard, second");
     nodes.are_free("v1", &[]);
     delete_budget(&fleet, "second");
-    let run = blocked(&fleet, node, || {
+    let run = meanwhile(&fleet, node, || {
         admin(&["uncordon", node]);
         wait_for(node, is_cordoned);
         admin(&["uncordon", node]);
@@ -490,30 +490,30 @@ metadata: {name: testkit-lost-nodes}
 spec: {policyName: testkit-lost-nodes, validationActions: [Deny]}
 "#;
 
-/// Creates the policy for lost nodes.
-fn hold_lost_nodes(fleet: &Fleet) {
-    let file = fleet.file("lost.yaml", LOST);
-    fleet.kubectl(&["apply", "-f", &file]);
+/// Returns kubectl's arguments to set the condition Ready of a lost node.
+fn lose<'a>(node: &'a str, patch: &'a str) -> Vec<&'a str> {
+    vec!["patch", "node", node, "--subresource=status", "-p", patch]
 }
 
-/// Makes a node not ready, until its annotation is removed.
-fn lose(node: &str) {
-    admin(&["annotate", "node", node, "lost=true"]);
-    let condition = |status: &str| {
-        format!(r#"{{"status": {{"conditions": [{{"type": "Ready", "status": "{status}"}}]}}}}"#)
-    };
-    let patch = ["patch", "node", node, "--subresource=status", "-p"];
-    // The policy is not in force at once.
-    let ready = condition("True");
-    let try_ready = [&patch[..], &[&ready, "--dry-run=server"]].concat();
+fn lost(ready: &str) -> String {
+    format!(
+        r#"{{"metadata": {{"annotations": {{"lost": "true"}}}}, "status": {{"conditions": [{{"type": "Ready", "status": "{ready}"}}]}}}}"#
+    )
+}
+
+/// Creates the policy for lost nodes and waits until it is in force.
+fn hold_lost_nodes(fleet: &Fleet, node: &str) {
+    let file = fleet.file("lost.yaml", LOST);
+    fleet.kubectl(&["apply", "-f", &file]);
+    let ready = lost("True");
+    let attempt = [lose(node, &ready), vec!["--dry-run=server"]].concat();
     let started = Instant::now();
-    while kubectl::run(plane().kubeconfig(), &try_ready)
+    while kubectl::run(plane().kubeconfig(), &attempt)
         .status
         .success()
     {
         assert!(started.elapsed() < Duration::from_secs(30), "{node}");
     }
-    admin(&[&patch[..], &[&condition("Unknown")]].concat());
 }
 
 #[test]
@@ -521,17 +521,17 @@ fn a_lost_server_a_lost_node_and_a_new_commit_in_the_middle_delay_a_change() {
     let pool = "pool-delay";
     let nodes = Nodes::start(pool, 2);
     let rest = format!("{DRAIN}      timeout: 8s\n");
-    let mut fleet = guarded(pool, &rest);
+    let mut fleet = fleet(pool, "maxUnavailable: 3", &rest);
+    fleet.applied();
     upgrade(&fleet, &rest);
     let node = "pool-delay-1";
-    hold_lost_nodes(&fleet);
-    let run = blocked(&fleet, node, || {
+    hold_lost_nodes(&fleet, node);
+    let run = meanwhile(&fleet, node, || {
+        admin(&lose(node, &lost("Unknown")));
         // The change goes on with the commit of its plan.
         fleet.write("manifests/web/bundle.yaml", &bundle(pool, "v3", DRAIN));
         fleet.write("manifests/web/job.yaml", &job("v3"));
         fleet.commit();
-        lose(node);
-        delete_budget(&fleet, "guard");
     });
     run.ended_with(6).says("the node is not ready");
     wait_for(node, |node| {
