@@ -279,6 +279,9 @@ impl<S: Fn(&str)> Lane<S> {
                 Err(error) => {
                     kills = None;
                     self.failed(report, "nodes", number as u64 + 1, &error);
+                    if report.nodes.0 == 0 {
+                        return; // not even undisturbed
+                    }
                 }
             }
             number += jobs;
@@ -370,6 +373,7 @@ mod tests {
         let share = |kills: usize, failure: Option<&str>| Report {
             storms: (1, Played::default()),
             kills,
+            nodes: (21, kills),
             writes: BTreeMap::from([(Leg::Install, 7)]),
             failures: failure.into_iter().map(str::to_owned).collect(),
             ..Report::default()
@@ -383,6 +387,7 @@ mod tests {
             "FAILED storm 3: why",
             "FAILED moves 4: because",
             "5 kills got over (writes: install 7)",
+            "5 kills during changes of nodes got over (writes: 21)",
             "2 failed",
         ] {
             assert!(text.contains(words), "{text}");
