@@ -572,3 +572,52 @@ fn a_lost_server_a_lost_node_and_a_new_commit_in_the_middle_delay_a_change() {
     // One Job of the earlier commit for the first node, then one for each.
     assert_eq!(nodes.jobs().len(), 3);
 }
+
+#[test]
+fn a_job_whose_image_cannot_be_pulled_fails_soon_and_makes_way_for_the_next() {
+    let pool = "pool-image";
+    let nodes = Nodes::start(pool, 1);
+    let fleet = fleet(pool, "maxUnavailable: 3", DRAIN);
+    fleet.edit_environment("bundle: web,", "bundle: web, failFast: 1s,");
+    fleet.commit();
+    fleet.applied();
+    upgrade(&fleet, DRAIN);
+    let labels = "    metadata: {labels: {job: upgrade}, annotations: {testkit.pleach.dev/crash: wait}}\n    spec:\n      restartPolicy";
+    fleet.edit(
+        "manifests/web/job.yaml",
+        "    spec:\n      restartPolicy",
+        labels,
+    );
+    fleet.commit();
+    let run = meanwhile(&fleet, "pool-image-0", || {
+        let pod = [
+            "-n",
+            pool,
+            "wait",
+            "--for=create",
+            "pod",
+            "-l",
+            "job=upgrade",
+            "--timeout=30s",
+        ];
+        fleet.kubectl(&pod);
+        let name = ["-n", pool, "get", "pod", "-l", "job=upgrade", "-o", "name"];
+        let name = fleet.kubectl(&name);
+        let status = r#"{"status": {"containerStatuses": [{"name": "upgrade", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}}"#;
+        fleet.kubectl(&[
+            "-n",
+            pool,
+            "patch",
+            name.trim(),
+            "--subresource=status",
+            "-p",
+            status,
+        ]);
+    });
+    run.ended_with(6)
+        .says("ImagePullBackOff")
+        .says("the node stays as it is; the next apply goes on with it");
+    upgrade(&fleet, DRAIN);
+    fleet.applied();
+    nodes.are_free("v2", &[]);
+}

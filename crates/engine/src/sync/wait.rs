@@ -32,6 +32,7 @@ use tokio::time::Instant;
 pub(super) use self::controllers::Controllers;
 pub(super) use self::progress::Progress;
 pub(super) use self::silence::Statuses;
+pub(super) use self::symptoms::Symptoms;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events};

@@ -104,7 +104,7 @@ impl<'a> Progress<'a> {
 
     /// Builds the failure of an object whose pods cannot start, which ends all waits of the run.
     /// `stuck` is the reason.
-    pub(super) fn gave_up(&self, message: &str, stuck: Option<&'static str>) -> Failure {
+    pub(in crate::sync) fn gave_up(&self, message: &str, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
         let message = format!("not ready after {waited} s: {message}");
         Failure {

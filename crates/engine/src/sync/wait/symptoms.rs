@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const AFTER_CRASH: Duration = Duration::from_secs(10);
 
 /// Symptoms of one object, with the time of the next read.
-pub(super) struct Symptoms<'a> {
+pub(in crate::sync) struct Symptoms<'a> {
     cluster: &'a Cluster,
     permits: &'a Semaphore,
     id: &'a ObjectId,
@@ -37,7 +37,11 @@ pub(super) struct Symptoms<'a> {
 }
 
 impl<'a> Symptoms<'a> {
-    pub(super) fn new(cluster: &'a Cluster, permits: &'a Semaphore, id: &'a ObjectId) -> Self {
+    pub(in crate::sync) fn new(
+        cluster: &'a Cluster,
+        permits: &'a Semaphore,
+        id: &'a ObjectId,
+    ) -> Self {
         Self {
             cluster,
             permits,
@@ -60,7 +64,7 @@ impl<'a> Symptoms<'a> {
     }
 
     /// Returns the reason of a pod that cannot start without a change in git, by the last read.
-    pub(super) fn stuck(&self) -> Option<&'static str> {
+    pub(in crate::sync) fn stuck(&self) -> Option<&'static str> {
         self.stuck.map(|(reason, _)| reason)
     }
 
@@ -71,7 +75,7 @@ impl<'a> Symptoms<'a> {
     }
 
     /// Returns whether a pod has been unable to start for longer than the limit.
-    pub(super) fn is_over(&self, limit: Option<Duration>) -> bool {
+    pub(in crate::sync) fn is_over(&self, limit: Option<Duration>) -> bool {
         self.over_at(limit).is_some_and(|at| Instant::now() >= at)
     }
 
@@ -83,7 +87,7 @@ impl<'a> Symptoms<'a> {
     }
 
     /// Adds the symptoms to a message about the object.
-    pub(super) async fn beside(&mut self, message: String, value: &Value) -> String {
+    pub(in crate::sync) async fn beside(&mut self, message: String, value: &Value) -> String {
         if Instant::now() >= self.next {
             self.inspect(value).await;
         }

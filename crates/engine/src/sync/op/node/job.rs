@@ -1,5 +1,7 @@
 //! The Job of a node.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pleach_formats::nodes::{NODE_UPGRADE, job_of};
 use pleach_formats::readiness::{Readiness, assess};
@@ -10,6 +12,7 @@ use super::{End, NodeUpgrade};
 use crate::sync::{
     op::failure,
     report::{Failure, FailureKind},
+    wait::Symptoms,
 };
 use pleach_cluster::{
     ApplyOptions, Class, DeleteOptions, Depth, Propagation, ResourcePath, Selector,
@@ -37,6 +40,9 @@ impl NodeUpgrade<'_> {
             ..ApplyOptions::new(&self.operator.manager)
         };
         let mut created = false;
+        let fail_fast = self.operator.desired.terms.fail_fast;
+        let fail_fast = fail_fast.map(|limit| Duration::try_from(limit).unwrap_or_default());
+        let mut symptoms = Symptoms::new(self.operator.cluster, &self.operator.permits, &id);
         loop {
             let node = self.cordoned_node().await?;
             let live = self.read(&id).await?;
@@ -80,9 +86,16 @@ impl NodeUpgrade<'_> {
                     return Err(self.operator.with_log(&id, failed, then).await.into());
                 }
                 Readiness::Failed => self.delete(&id, &live).await?,
-                _ => self
-                    .progress
-                    .report(format!("{id}: {}", assessment.message)),
+                _ => {
+                    let message = format!("{id}: {}", assessment.message);
+                    let message = symptoms.beside(message, &live).await;
+                    if symptoms.is_over(fail_fast) {
+                        // It cannot end, and would be in the way of its successor.
+                        self.delete(&id, &live).await?;
+                        return Err(self.progress.gave_up(&message, symptoms.stuck()).into());
+                    }
+                    self.progress.report(message);
+                }
             }
             self.pause().await?;
         }
@@ -131,7 +144,7 @@ impl NodeUpgrade<'_> {
         }
     }
 
-    /// Deletes the failed Job of a previous run.
+    /// Deletes a Job that failed or cannot start.
     async fn delete(&self, id: &ObjectId, live: &Value) -> Result<(), Failure> {
         let cluster = self.operator.cluster_for(self.step, self.started);
         let options = DeleteOptions {
