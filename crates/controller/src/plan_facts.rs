@@ -11,6 +11,7 @@ use pleach_engine::{
     words,
 };
 use pleach_fields::diff::Cause;
+use pleach_formats::sync::SyncPolicy;
 use pleach_model::finding::Finding;
 use pleach_planner::plan::{Action, Plan, Taken};
 use pleach_reconciler::NAMED;
@@ -65,10 +66,22 @@ pub(super) fn summary(desired: &Target, planned: &Planned) -> PlanSummary {
         contended: record.map_or_else(Vec::new, |record| record.contended(Timestamp::now())),
         requests: planned.observation.user_requests(),
         fetch: None,
-        policy: policy(&desired.loaded.environment.sync, observed.policies()),
+        policy: policy_of(desired, planned),
         refused: refused(desired, planned),
         blocked: blocked(plan),
         approval: None,
+    }
+}
+
+/// Returns the policy for a plan. The rest of a change of nodes after its pause needs an approval,
+/// whatever the environment declares.
+fn policy_of(desired: &Target, planned: &Planned) -> SyncPolicy {
+    let declared = &desired.loaded.environment.sync;
+    let policy = policy(declared, planned.observation.observed.policies());
+    let needs_approval = policy.needs_approval || planned.plan.continues_after_pause();
+    SyncPolicy {
+        needs_approval,
+        ..policy
     }
 }
 

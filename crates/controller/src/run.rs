@@ -233,6 +233,7 @@ fn code_of_step(kind: FailureKind) -> &'static str {
         FailureKind::Conflict => "conflict",
         FailureKind::Policy => "policy",
         FailureKind::NotReady => "not-ready",
+        FailureKind::Paused => "paused",
         FailureKind::Refused => "refused",
         FailureKind::Other => "failed",
     }

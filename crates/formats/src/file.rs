@@ -15,8 +15,9 @@ mod schema;
 
 pub use bundle::{
     BlockUninstall, Bundle, Chart, Check, Drain, Exempt, Gate, JsonOperation, Kustomize, Lookups,
-    Loss, Migration, Move, NodeAction, NodeSelector, Nodes, Operation, Overlay, Patch,
-    ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, StageSelector, Verify,
+    Loss, Migration, Move, NodeAction, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
+    Operation, Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady,
+    StageSelector, Verify,
 };
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Decryption, Disk,

@@ -6,6 +6,7 @@
 mod drain;
 mod job;
 mod mark;
+mod patch;
 mod taint;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use pleach_model::cel::{Expression, Subject, Unevaluable};
 pub use drain::{Budget, DrainRule, NodePod, overlapping};
 pub use job::{NODE_UPGRADE, job_of};
 pub use mark::{MARK, Mark};
+pub use patch::MetadataPatch;
 pub use taint::Taint;
 
 /// Change of nodes that a stage declares.
@@ -41,6 +43,10 @@ pub struct NodesRule {
     pub job: Option<String>,
     /// Actions after the node is uncordoned.
     pub after: Vec<NodeAction>,
+    /// Number of changed nodes after which a run ends.
+    pub pause_after: Option<u32>,
+    /// Whether a rollback changes nodes too.
+    pub reverse: bool,
     /// Time limit for one node.
     pub timeout: SignedDuration,
 }
@@ -50,6 +56,17 @@ pub struct NodesRule {
 pub enum NodeAction {
     /// Sets a taint until the node is changed.
     Taint(Taint),
+    /// Sets or removes labels and annotations until the node is changed.
+    Patch(MetadataPatch),
+    /// Runs a Job on the node.
+    Job {
+        /// File of the Job.
+        file: String,
+        /// Time limit. `None`: that of the node.
+        timeout: Option<SignedDuration>,
+        /// Whether a failed Job is only reported.
+        optional: bool,
+    },
     /// Waits for a check.
     Check {
         /// Name of the check.
@@ -101,8 +118,18 @@ impl NodesRule {
         let actions = self.before.iter().chain(&self.after);
         actions.filter_map(|action| match action {
             NodeAction::Check { name, .. } => Some(name.as_str()),
-            NodeAction::Taint(_) => None,
+            NodeAction::Taint(_) | NodeAction::Patch(_) | NodeAction::Job { .. } => None,
         })
+    }
+
+    /// Returns the files of the Jobs that run on each node.
+    pub fn jobs(&self) -> impl Iterator<Item = &str> {
+        let actions = self.before.iter().chain(&self.after);
+        let of_actions = actions.filter_map(|action| match action {
+            NodeAction::Job { file, .. } => Some(file.as_str()),
+            NodeAction::Taint(_) | NodeAction::Patch(_) | NodeAction::Check { .. } => None,
+        });
+        self.job.as_deref().into_iter().chain(of_actions)
     }
 
     /// Returns whether a live node is changed already. A missing field means that it is not.
@@ -163,6 +190,7 @@ impl NodesRule {
             "before": actions(&self.before),
             "drain": drain,
             "after": actions(&self.after),
+            "pauseAfter": self.pause_after,
             "timeout": self.timeout,
         })
     }
@@ -183,7 +211,13 @@ impl NodeAction {
     fn content(&self) -> Value {
         match self {
             Self::Taint(taint) => json!(taint),
-            Self::Check {
+            Self::Patch(patch) => json!(patch),
+            Self::Job {
+                file: name,
+                timeout,
+                optional,
+            }
+            | Self::Check {
                 name,
                 timeout,
                 optional,
@@ -194,6 +228,8 @@ impl NodeAction {
     fn summary(&self) -> String {
         match self {
             Self::Taint(taint) => format!("taint {taint}"),
+            Self::Patch(patch) => format!("patch {patch}"),
+            Self::Job { file, .. } => format!("Job of {file}"),
             Self::Check { name, .. } => format!("check {name}"),
         }
     }
@@ -236,6 +272,8 @@ mod tests {
             drain: None,
             job: None,
             after: Vec::new(),
+            pause_after: None,
+            reverse: false,
             timeout: SignedDuration::from_secs(60),
         }
     }

@@ -60,7 +60,7 @@ impl Sequence {
     /// Returns whether a file has the Job of a change of nodes. Its objects are not applied.
     pub fn is_of_nodes(&self, file: &str) -> bool {
         let mut rules = self.stages.iter().filter_map(|stage| stage.nodes.as_ref());
-        rules.any(|nodes| nodes.job.as_deref() == Some(file))
+        rules.any(|nodes| nodes.jobs().any(|job| job == file))
     }
 
     /// Returns the stage with this name, if objects can be applied in it.

@@ -125,9 +125,9 @@ impl Allow {
             .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
             .filter(|step| !self.is_gate_over_own(plan, step))
             .map(|step| &step.object);
-        let jobs = plan.steps.iter().filter_map(|step| match &step.op {
-            Op::UpgradeNode { job, .. } => job.as_ref(),
-            _ => None,
+        let jobs = plan.steps.iter().flat_map(|step| match &step.op {
+            Op::UpgradeNode { jobs, .. } => jobs.as_slice(),
+            _ => &[],
         });
         let mut refusals = self.refuse(desired.chain(written).chain(jobs));
         // The source of a copy is read with the permissions of the controller.

@@ -69,6 +69,7 @@ use pleach_fields::diff::{
     ownership::FieldSet,
 };
 use pleach_fields::ignore::{self, FieldPattern};
+use pleach_formats::nodes::NodesRule;
 use pleach_model::engines::EnginesError;
 use pleach_model::finding::{self, Finding, Kind};
 use pleach_model::kinds::KindTable;
@@ -463,7 +464,8 @@ fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> 
         .stages
         .iter()
         .filter_map(|stage| stage.nodes.as_ref());
-    let files = rules.filter_map(|nodes| nodes.job.as_deref());
+    let files: BTreeSet<&str> = rules.flat_map(NodesRule::jobs).collect();
+    let files = files.into_iter();
     let wrong = files.filter(|&file| {
         let mut of_file = manifests
             .iter()

@@ -196,6 +196,8 @@ fn a_change_of_nodes_has_one_job() {
                 drain: None,
                 job: Some("test.yaml".to_owned()),
                 after: Vec::new(),
+                pause_after: None,
+                reverse: false,
                 timeout: SignedDuration::from_secs(60),
             }),
             ..stage()

@@ -35,7 +35,7 @@ impl Sign {
                 verb: step.op.verb().to_owned(),
                 action: Some(Action::Delete),
             },
-            (Op::Wait, _) => plain('\u{b7}', "wait"),
+            (op @ (Op::Wait | Op::Pause), _) => plain('\u{b7}', op.verb()),
             (Op::Own(_) | Op::Patch { .. }, _) => plain('~', "patch"),
             (op @ (Op::Copy { .. } | Op::Create { .. }), _) => plain('+', op.verb()),
             (
@@ -72,6 +72,7 @@ pub fn subject(step: &Step) -> String {
     match (&step.op, &step.until) {
         (Op::Wait, Some(until)) => waits_for(&id, until),
         (Op::Wait, None) => "for all previous steps".to_owned(),
+        (Op::Pause, _) => format!("after {id}"),
         _ => id,
     }
 }
@@ -88,7 +89,8 @@ pub fn explanation(step: &Step) -> Option<String> {
         | Op::Restart { .. }
         | Op::Replace { .. }
         | Op::Migrate { .. }
-        | Op::UpgradeNode { .. } => true,
+        | Op::UpgradeNode { .. }
+        | Op::Pause => true,
         // One object has two steps, so describe each.
         Op::Apply { .. } => is_a_part(step),
         Op::Wait => is_explained(step),

@@ -256,7 +256,7 @@ pub(in crate::cli) fn exit_of_kind(kind: FailureKind) -> Exit {
         FailureKind::Cluster => Exit::CLUSTER,
         FailureKind::Conflict => Exit::CONFLICT,
         FailureKind::Policy => Exit::POLICY,
-        FailureKind::NotReady => Exit::NOT_READY,
+        FailureKind::NotReady | FailureKind::Paused => Exit::NOT_READY,
         FailureKind::Refused => Exit::REPOSITORY,
         FailureKind::Other => Exit::FAILED,
     }

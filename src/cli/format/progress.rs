@@ -145,7 +145,7 @@ impl<'a> Progress<'a> {
     fn line(&self, id: StepId) -> Option<String> {
         let step = self.step(id);
         let done = match &step.op {
-            Op::Wait => return None,
+            Op::Wait | Op::Pause => return None,
             Op::Lift if self.plan.is_of_gate(step) => "lifted",
             op => past(op),
         };
@@ -227,6 +227,7 @@ fn past(op: &Op) -> &'static str {
         Op::Copy { .. } => "ensured the copy",
         Op::Migrate { .. } => "migrated",
         Op::UpgradeNode { .. } => "upgraded",
+        Op::Pause => "paused at",
         Op::Wait => "waited for",
     }
 }

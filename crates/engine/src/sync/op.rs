@@ -171,8 +171,17 @@ impl Operator<'_> {
             Op::Create { body, .. } => self.run_once(step, body, started).await,
             Op::Copy { from, to } => self.copy(step, (from, to), started).await,
             Op::UpgradeNode { .. } => self.upgrade_node(step, started).await,
+            Op::Pause => Err(self.pause_nodes(step)),
             Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
+    }
+
+    /// Ends the run after the first nodes, so that a person can look at them.
+    fn pause_nodes(&self, step: &Step) -> Failure {
+        let message = format!("paused after {}", step.object.name);
+        let environment = &self.desired.name.environment;
+        let hint = format!("look at it; `pleach apply {environment}` shows the rest");
+        Failure::new(FailureKind::Paused, message).hint(hint)
     }
 
     fn record(&self, step: &Step, started: Instant, since: Since) {

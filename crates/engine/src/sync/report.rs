@@ -25,6 +25,8 @@ pub enum FailureKind {
     Policy,
     /// Not ready in time, or readiness failed (exit 6).
     NotReady,
+    /// The plan ends here until somebody looked at what it did (exit 6).
+    Paused,
     /// The server rejects the object (exit 3).
     Refused,
     /// Any other failure (exit 1).
@@ -33,11 +35,12 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All categories.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Cluster,
         Self::Conflict,
         Self::Policy,
         Self::NotReady,
+        Self::Paused,
         Self::Refused,
         Self::Other,
     ];
@@ -49,6 +52,7 @@ impl FailureKind {
             Self::Conflict => "conflict",
             Self::Policy => "policy",
             Self::NotReady => "notReady",
+            Self::Paused => "paused",
             Self::Refused => "refused",
             Self::Other => "other",
         }

@@ -215,6 +215,11 @@ pub struct Nodes {
     pub job: Option<String>,
     /// Actions after the node is uncordoned, in order.
     pub after: Option<Vec<NodeAction>>,
+    /// Number of changed nodes after which the run ends, so that a person can look at them. The
+    /// next run changes the rest; in the controller it needs an approval.
+    pub pause_after: Option<u32>,
+    /// Whether a rollback to this version changes nodes too; `false` if omitted.
+    pub reverse: Option<bool>,
     /// Time limit for one node, including its Job; `2h` if omitted.
     pub timeout: Option<Timeout>,
 }
@@ -227,18 +232,40 @@ pub struct NodeSelector {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Action on a node: either `taint` or `check`.
+/// Action on a node: `taint`, `patch`, `check` or `job`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeAction {
     /// Taint that the node has until it is changed: `key=value:Effect` or `key:Effect`.
     pub taint: Option<String>,
+    /// Labels and annotations that the node has until it is changed, as a merge patch.
+    pub patch: Option<NodePatch>,
     /// Name of a check that must hold. Its expressions can use `node`.
     pub check: Option<String>,
-    /// Time limit of the check.
+    /// File of a Job that runs on the node.
+    pub job: Option<String>,
+    /// Time limit of the check or the Job.
     pub timeout: Option<Timeout>,
-    /// Whether a failed check is only reported.
+    /// Whether a failure of the check or the Job is only reported.
     pub optional: Option<bool>,
+}
+
+/// Merge patch of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodePatch {
+    /// Its metadata.
+    pub metadata: NodePatchMetadata,
+}
+
+/// Metadata of a merge patch of a node. A value of null removes the label or annotation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodePatchMetadata {
+    /// Labels by key.
+    pub labels: Option<BTreeMap<String, Option<String>>>,
+    /// Annotations by key.
+    pub annotations: Option<BTreeMap<String, Option<String>>>,
 }
 
 /// Eviction of the pods of a node. Pods of a DaemonSet and static pods stay.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{NodesRule, Taint, is_cordoned};
+use super::{MetadataPatch, NodeAction, NodesRule, Taint, is_cordoned};
 
 /// Annotation of a node that is being changed.
 pub const MARK: &str = "pleach.dev/node-upgrade";
@@ -26,6 +26,9 @@ pub struct Mark {
     /// Taints that we set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
+    /// Values of labels and annotations before we changed them.
+    #[serde(default, skip_serializing_if = "MetadataPatch::is_empty")]
+    pub former: MetadataPatch,
     /// Whether the Job may have begun. From then on, the node keeps its cordon and taints.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub begun: bool,
@@ -52,6 +55,16 @@ impl Mark {
         }
         let mut patch = mark.patch(node);
         patch["spec"]["taints"] = json!(taints);
+        Some(patch)
+    }
+
+    /// Returns the patch that sets labels and annotations. `None` if the node has them.
+    pub fn patch_metadata(&self, node: &Value, declared: &MetadataPatch) -> Option<Value> {
+        let former = declared.inverse(node)?;
+        let mut mark = self.clone();
+        mark.former.remember(former);
+        let mut patch = mark.patch(node);
+        declared.add_to(&mut patch);
         Some(patch)
     }
 
@@ -92,12 +105,13 @@ impl Mark {
     /// Returns the patch that takes our cordon and taints off and keeps the mark, for the actions
     /// after the upgrade. `None` if nothing of it is left on the node.
     pub fn release(&self, node: &Value, rule: &NodesRule) -> Option<Value> {
-        if !self.cordoned && self.taints.is_empty() {
+        if !self.cordoned && self.taints.is_empty() && self.former.is_empty() {
             return None;
         }
         let mark = Self {
             cordoned: false,
             taints: Vec::new(),
+            former: MetadataPatch::default(),
             begun: true,
             ..self.clone()
         };
@@ -127,6 +141,9 @@ impl Mark {
         if taints.len() < count {
             patch["spec"]["taints"] = json!(taints);
         }
+        for declared in rule.patches() {
+            self.former.restoring(declared, node).add_to(&mut patch);
+        }
         patch
     }
 
@@ -143,8 +160,16 @@ impl NodesRule {
     pub fn taints(&self) -> impl Iterator<Item = &Taint> {
         let actions = self.before.iter().chain(&self.after);
         actions.filter_map(|action| match action {
-            super::NodeAction::Taint(taint) => Some(taint),
-            super::NodeAction::Check { .. } => None,
+            NodeAction::Taint(taint) => Some(taint),
+            NodeAction::Patch(_) | NodeAction::Check { .. } | NodeAction::Job { .. } => None,
+        })
+    }
+
+    /// Returns the patches of labels and annotations that the rule sets.
+    fn patches(&self) -> impl Iterator<Item = &MetadataPatch> {
+        self.before.iter().filter_map(|action| match action {
+            NodeAction::Patch(patch) => Some(patch),
+            NodeAction::Taint(_) | NodeAction::Check { .. } | NodeAction::Job { .. } => None,
         })
     }
 }
@@ -163,7 +188,6 @@ mod tests {
     use jiff::SignedDuration;
     use pleach_model::cel::Expression;
 
-    use super::super::NodeAction;
     use super::*;
     use crate::sequence::Count;
 
@@ -173,12 +197,22 @@ mod tests {
             first: Vec::new(),
             parallel: Count::Pods(1),
             done: Expression::compile("true", &["node"]).unwrap(),
-            before: vec![NodeAction::Taint("drain=now:NoSchedule".parse().unwrap())],
+            before: vec![
+                NodeAction::Taint("drain=now:NoSchedule".parse().unwrap()),
+                NodeAction::Patch(work()),
+            ],
             drain: None,
             job: None,
             after: Vec::new(),
+            pause_after: None,
+            reverse: false,
             timeout: SignedDuration::from_secs(60),
         }
+    }
+
+    fn work() -> MetadataPatch {
+        let patch = json!({"metadata": {"labels": {"work": "yes"}}});
+        MetadataPatch::of(&serde_json::from_value(patch).unwrap()).unwrap()
     }
 
     fn mark() -> Mark {
@@ -208,7 +242,11 @@ mod tests {
         assert_eq!(tainted["spec"]["taints"].as_array().unwrap().len(), 2);
         let mark = Mark::of(&tainted).unwrap();
         assert_eq!(mark.taint(&tainted, taint), None);
-        let cordoned = patched(&tainted, &mark.cordon(&tainted).unwrap());
+        let labeled = patched(&tainted, &mark.patch_metadata(&tainted, &work()).unwrap());
+        assert_eq!(labeled["metadata"]["labels"]["work"], "yes");
+        let mark = Mark::of(&labeled).unwrap();
+        assert_eq!(mark.patch_metadata(&labeled, &work()), None);
+        let cordoned = patched(&labeled, &mark.cordon(&labeled).unwrap());
         let mark = Mark::of(&cordoned).unwrap();
         assert!(mark.cordoned && is_cordoned(&cordoned));
         assert_eq!(mark.cordon(&cordoned), None);
@@ -221,10 +259,9 @@ mod tests {
         let mark = Mark::of(&released).unwrap();
         assert_eq!(mark.release(&released, &rule), None);
         let mut ended = patched(&released, &mark.end(&released, &rule));
-        ended["metadata"]
-            .as_object_mut()
-            .unwrap()
-            .remove("annotations");
+        let metadata = ended["metadata"].as_object_mut().unwrap();
+        metadata.remove("annotations");
+        assert_eq!(metadata.remove("labels"), Some(json!({})));
         assert_eq!(ended, node());
     }
 

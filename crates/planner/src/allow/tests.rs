@@ -230,7 +230,7 @@ fn nodes_and_the_namespace_of_their_job_are_allowed(
     plan.steps[0].object = ObjectId::new("", "Node", None, "a");
     plan.steps[0].op = Op::UpgradeNode {
         content: Digest::of(b"x"),
-        job: Some(ObjectId::new("batch", "Job", Some("ops"), "upgrade")),
+        jobs: vec![ObjectId::new("batch", "Job", Some("ops"), "upgrade")],
     };
     let refused = allow.check(&plan).into_iter();
     let refused: Vec<String> = refused

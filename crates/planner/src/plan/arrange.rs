@@ -217,7 +217,7 @@ fn sort_key(
         | Op::UpgradeNode { .. }
         | Op::Set { .. }
         | Op::Close { .. } => 3,
-        Op::Apply { .. } => 4,
+        Op::Apply { .. } | Op::Pause => 4,
         Op::Restart { .. } | Op::Replace { .. } => 5,
         Op::Lift => 6,
     };

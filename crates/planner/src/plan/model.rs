@@ -89,6 +89,13 @@ impl Plan {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 
+    /// Returns whether the plan continues a change of nodes after its pause. In
+    /// the controller such a plan needs an approval.
+    pub fn continues_after_pause(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|finding| finding.code == super::nodes::AFTER_PAUSE)
+    }
+
     /// Returns whether the plan waits for readiness of the release: it contains
     /// the barrier that precedes pruning.
     pub fn verifies(&self) -> bool {

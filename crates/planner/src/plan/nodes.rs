@@ -17,6 +17,9 @@ use pleach_model::object::{DesiredDigest, Digest, Manifest, ObjectId, canonical_
 use pleach_model::order::{Direction, StageName};
 use pleach_state::inventory::Installed;
 
+/// Code of the finding about a plan that continues after a pause. Such a plan needs an approval.
+pub(super) const AFTER_PAUSE: &str = "nodes-after-pause";
+
 /// Number of names in a message.
 const NAMED: usize = 5;
 
@@ -27,9 +30,11 @@ impl Desired {
         self.sequence.stages.iter().any(|rule| rule.nodes.is_some()) && self.is_fresh(record)
     }
 
-    /// Returns the Job of a change of nodes.
-    pub fn node_job(&self, rule: &NodesRule) -> Option<&Manifest> {
-        self.node_jobs.get(rule.job.as_ref()?)
+    /// Returns the Jobs that a change of nodes runs on each node.
+    fn jobs_of(&self, rule: &NodesRule) -> Vec<&Manifest> {
+        rule.jobs()
+            .filter_map(|file| self.node_jobs.get(file))
+            .collect()
     }
 }
 
@@ -48,7 +53,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
     }
     for stage in &ctx.sequence.stages {
         let Some(rule) = &stage.nodes else { continue };
-        if direction == Direction::Reverse {
+        if direction == Direction::Reverse && !rule.reverse {
             let message = format!("stage {}: nodes are not changed back", stage.stage);
             let finding = Finding::note(Kind::Policy, "nodes-skipped", message);
             draft.findings.push(finding.at(stage.origin.clone()));
@@ -155,12 +160,24 @@ fn add(
         let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
         draft.findings.push(finding.at(stage.origin.clone()));
     }
-    let job = ctx.desired.node_job(rule);
+    let jobs = ctx.desired.jobs_of(rule);
     let op = Op::UpgradeNode {
-        content: content(ctx, rule, job),
-        job: job.map(|job| job.id().clone()),
+        content: content(ctx, rule, &jobs),
+        jobs: jobs.into_iter().map(|job| job.id().clone()).collect(),
     };
     let reason = rule.summary();
+    let changed = nodes.iter().filter(|node| node.done && !is_ours(node));
+    let changed: Vec<&str> = changed.map(|node| node.name.as_str()).collect();
+    let pause = Pause::of(rule, changed.len(), open.len());
+    if pause == Pause::Over {
+        let message = format!(
+            "stage {}: {} changed already; this plan changes the rest",
+            stage.stage,
+            named(&changed)
+        );
+        let finding = Finding::note(Kind::Policy, AFTER_PAUSE, message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
     let mut steps: Vec<(bool, StepId)> = Vec::new();
     for node in open {
         let id = ObjectId::new("", "Node", None, &node.name);
@@ -169,7 +186,32 @@ fn add(
         draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
         steps.push((rule.group(node).is_some(), step));
     }
-    in_batches(ctx, draft, &stage.stage, &steps, at_once);
+    in_batches(ctx, draft, &stage.stage, &steps, at_once, pause);
+}
+
+/// Pause of a change of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// There is none.
+    Never,
+    /// The run ends after this many nodes.
+    After(usize),
+    /// Enough nodes are changed already.
+    Over,
+}
+
+impl Pause {
+    fn of(rule: &NodesRule, changed: usize, open: usize) -> Self {
+        let Some(after) = rule.pause_after else {
+            return Self::Never;
+        };
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
+        match after.saturating_sub(changed) {
+            0 => Self::Over,
+            missing if missing < open => Self::After(missing),
+            _ => Self::Never,
+        }
+    }
 }
 
 /// Orders the nodes: each batch waits for the one before. A node of `first` is a batch of its own.
@@ -179,21 +221,40 @@ fn in_batches(
     stage: &StageName,
     steps: &[(bool, StepId)],
     at_once: usize,
+    pause: Pause,
 ) {
-    let first = steps.iter().take_while(|(is_first, _)| *is_first).count();
-    let (first, others) = steps.split_at(first);
-    let ids = |steps: &[(bool, StepId)]| steps.iter().map(|(_, id)| *id).collect::<Vec<_>>();
-    let batches: Vec<Vec<StepId>> = first
-        .chunks(1)
-        .chain(others.chunks(at_once))
-        .map(ids)
-        .collect();
+    let before = match pause {
+        Pause::After(count) => count,
+        Pause::Never | Pause::Over => steps.len(),
+    };
+    let (before, after) = steps.split_at(before.min(steps.len()));
+    let mut batches = batches_of(before, at_once);
+    if let (Pause::After(_), Some((_, last))) = (pause, before.last()) {
+        let node = draft.at(*last).object.clone();
+        let reason = "a person looks at it; the next run changes the rest";
+        batches.push(vec![draft.step(
+            ctx,
+            stage.clone(),
+            node,
+            Op::Pause,
+            reason,
+        )]);
+    }
+    batches.extend(batches_of(after, at_once));
     for pair in batches.windows(2) {
         let earlier: Vec<(StepId, Need)> = pair[0].iter().map(|&id| (id, Need::Applied)).collect();
         let why = EdgeReason::Node;
         let reason = "the nodes before are changed";
         draft.all_before(ctx, stage.clone(), &earlier, &pair[1], &why, reason);
     }
+}
+
+fn batches_of(steps: &[(bool, StepId)], at_once: usize) -> Vec<Vec<StepId>> {
+    let first = steps.iter().take_while(|(is_first, _)| *is_first).count();
+    let (first, others) = steps.split_at(first);
+    let ids = |steps: &[(bool, StepId)]| steps.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+    let batches = first.chunks(1).chain(others.chunks(at_once));
+    batches.map(ids).collect()
 }
 
 /// Returns what stops the evictions: code and message of each finding.
@@ -257,10 +318,13 @@ fn named<S: AsRef<str>>(names: &[S]) -> String {
 
 /// Returns a digest of the change of each node, for approvals. The digest of the Job is keyed if it
 /// has secret values.
-fn content(ctx: &Ctx<'_>, rule: &NodesRule, job: Option<&Manifest>) -> Digest {
-    let job = job.map(|job| match ctx.desired.digests.get(job.id()) {
-        Some(DesiredDigest::Known(digest)) => digest.to_string(),
-        Some(DesiredDigest::Unkeyed) | None => "unkeyed".to_owned(),
-    });
-    Digest::of(&canonical_json(&json!([rule.content(), job])))
+fn content(ctx: &Ctx<'_>, rule: &NodesRule, jobs: &[&Manifest]) -> Digest {
+    let jobs = jobs
+        .iter()
+        .map(|job| match ctx.desired.digests.get(job.id()) {
+            Some(DesiredDigest::Known(digest)) => digest.to_string(),
+            Some(DesiredDigest::Unkeyed) | None => "unkeyed".to_owned(),
+        });
+    let jobs: Vec<String> = jobs.collect();
+    Digest::of(&canonical_json(&json!([rule.content(), jobs])))
 }

@@ -108,9 +108,9 @@ impl Permissions {
             Op::Delete(_) => &["delete"],
             Op::Copy { from, to } => return self.add_all(of_a_copy(ctx, from, to)),
             Op::Migrate { crd, .. } => return self.add_all(of_a_migration(ctx, crd)),
-            Op::UpgradeNode { job, .. } => return self.add_all(of_a_node(job.as_ref())),
+            Op::UpgradeNode { jobs, .. } => return self.add_all(of_a_node(jobs)),
             // The permissions to close a gate are collected separately.
-            Op::Close { .. } | Op::Wait => return,
+            Op::Close { .. } | Op::Pause | Op::Wait => return,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         let namespace = step.object.namespace.as_ref();
@@ -231,7 +231,7 @@ fn of_a_migration(ctx: &Ctx<'_>, crd: &ObjectId) -> Vec<Permission> {
 }
 
 /// Returns the permissions to change nodes.
-fn of_a_node(job: Option<&ObjectId>) -> Vec<Permission> {
+fn of_a_node(jobs: &[ObjectId]) -> Vec<Permission> {
     let right = |verb, kind: &str, group: &str, resource: &str, subresource| Permission {
         verb,
         kind: GroupKind::new(group, kind),
@@ -245,8 +245,11 @@ fn of_a_node(job: Option<&ObjectId>) -> Vec<Permission> {
         right("list", "Pod", "", "pods", None),
         right("create", "Pod", "", "pods", Some("eviction")),
     ];
-    let job = job.and_then(|job| job.namespace.clone());
-    permissions.extend(job.iter().flat_map(|namespace| {
+    let namespaces: BTreeSet<&String> = jobs
+        .iter()
+        .filter_map(|job| job.namespace.as_ref())
+        .collect();
+    permissions.extend(namespaces.into_iter().flat_map(|namespace| {
         ["get", "list", "create", "delete"].map(|verb| Permission {
             namespace: Some(namespace.clone()),
             ..right(verb, "Job", "batch", "jobs", None)

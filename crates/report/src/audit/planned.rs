@@ -163,13 +163,13 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             };
             vec![objects, PlannedWrite::new([Verb::Patch], crd, false)]
         }
-        Op::UpgradeNode { job, .. } => {
+        Op::UpgradeNode { jobs, .. } => {
             let pods = ObjectId::new("", "Pod", None, "");
             let evictions = PlannedWrite {
                 resource: "pods".to_owned(),
                 ..PlannedWrite::new([Verb::Create], &pods, true)
             };
-            let jobs = job.iter().map(|job| {
+            let jobs = jobs.iter().map(|job| {
                 let any = ObjectId::new("batch", "Job", job.namespace.as_deref(), "");
                 PlannedWrite::new([Verb::Create, Verb::Delete], &any, true)
             });
@@ -177,7 +177,7 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             [node, evictions].into_iter().chain(jobs).collect()
         }
         // The writes of overlays come from `for_a_while`.
-        Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait => Vec::new(),
+        Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait | Op::Pause => Vec::new(),
     }
 }
 

@@ -367,7 +367,7 @@ fn check_verified_once(stages: &[Located<Stage>], findings: &mut Vec<Finding>) {
     for stage in stages {
         let jobs = stage.verify.iter().flatten();
         let jobs = jobs.filter_map(|verify| verify.job.as_deref());
-        let of_nodes = stage.nodes.as_ref().and_then(|nodes| nodes.job.as_deref());
+        let of_nodes: BTreeSet<&str> = stage.nodes.iter().flat_map(nodes::jobs).collect();
         for job in jobs.chain(of_nodes) {
             if let Some(other) = known.insert(job, &stage.name) {
                 let message = format!("{job} already belongs to stage `{other}`");

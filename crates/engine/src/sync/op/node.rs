@@ -16,6 +16,7 @@ use pleach_planner::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::job::Role;
 use super::{Operator, failure, required_uid};
 use crate::sync::{
     events::EventKind,
@@ -137,7 +138,9 @@ impl NodeUpgrade<'_> {
                 self.drain(drain).await?;
             }
         }
-        self.run_job().await?;
+        if let Some(file) = &rule.job {
+            self.run_job(file, Role::Changes).await?;
+        }
         self.await_done().await?;
         if !rule.after.is_empty() {
             self.change(|mark, node| mark.release(node, rule)).await?;
@@ -237,16 +240,43 @@ impl NodeUpgrade<'_> {
                 }
                 self.change(|mark, node| mark.taint(node, taint)).await
             }
+            NodeAction::Patch(patch) => {
+                self.change(|mark, node| mark.patch_metadata(node, patch))
+                    .await
+            }
+            NodeAction::Job {
+                file,
+                timeout,
+                optional,
+            } => {
+                let limit = self.limit(*timeout);
+                let deadline = std::mem::replace(&mut self.deadline, limit);
+                let run = self.run_job(file, Role::Beside).await;
+                self.deadline = deadline;
+                match run {
+                    Err(End::Failed(failure))
+                        if *optional && failure.kind == FailureKind::NotReady =>
+                    {
+                        self.note("node-job-failed", &failure.message);
+                        Ok(())
+                    }
+                    run => run,
+                }
+            }
             NodeAction::Check {
                 name,
                 timeout,
                 optional,
-            } => {
-                let limit = timeout.map(|timeout| Duration::try_from(timeout).unwrap_or_default());
-                let limit = limit.map_or(self.deadline, |limit| Instant::now() + limit);
-                self.hold(name, limit.min(self.deadline), *optional).await
-            }
+            } => self.hold(name, self.limit(*timeout), *optional).await,
         }
+    }
+
+    /// Returns the end of an action: its own time limit, or that of the node.
+    fn limit(&self, timeout: Option<jiff::SignedDuration>) -> Instant {
+        let limit = timeout.map(|timeout| Duration::try_from(timeout).unwrap_or_default());
+        limit.map_or(self.deadline, |limit| {
+            self.deadline.min(Instant::now() + limit)
+        })
     }
 
     /// Waits until a check holds.

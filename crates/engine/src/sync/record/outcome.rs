@@ -15,7 +15,7 @@ use crate::sync::Claim;
 use crate::sync::error::SyncError;
 use crate::sync::events::StepOutcome;
 use crate::sync::interrupted_summary::Remainder;
-use crate::sync::report::SyncResult;
+use crate::sync::report::{FailureKind, SyncResult};
 use crate::sync::state::State;
 
 /// Reason and message of the condition Ready for a reconciled release.
@@ -63,6 +63,8 @@ impl RecordedOutcome {
         let verified = plan.verifies();
         let (name, reason) = if let Some(cause) = result.stopped {
             (cause.outcome(), cause.reason())
+        } else if unrecorded.is_none() && is_paused(plan, result) {
+            (RunOutcome::Failed, "Paused")
         } else if !result.is_success() || unrecorded.is_some() {
             (RunOutcome::Failed, "Failed")
         } else if plan.count(Action::Blocked) > 0 {
@@ -118,6 +120,12 @@ impl RecordedOutcome {
             self.result.clone()
         }
     }
+}
+
+/// Returns whether a run ended at a pause, and nothing else failed.
+fn is_paused(plan: &Plan, result: &SyncResult) -> bool {
+    let mut failures = result.failures(plan).peekable();
+    failures.peek().is_some() && failures.all(|(_, failure)| failure.kind == FailureKind::Paused)
 }
 
 /// Returns the facts of a run, without its author and duration.

@@ -131,7 +131,7 @@ fn writes(ctx: &Ctx<'_>, draft: &Draft, closed: &[Closed]) -> Vec<StepId> {
 /// changes.
 fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s str>)> {
     match &step.op {
-        Op::Wait | Op::Delete(_) | Op::Close { .. } => return None,
+        Op::Wait | Op::Pause | Op::Delete(_) | Op::Close { .. } => return None,
         Op::Lift if is_policy(&step.object) => return None,
         // A migration writes custom resources; the name of the CRD is
         // `<plural>.<group>`.

@@ -95,9 +95,12 @@ pub enum Op {
     UpgradeNode {
         /// Digest of what is done with each node.
         content: Digest,
-        /// Job in git that runs on the node, under a name of its own.
-        job: Option<ObjectId>,
+        /// Jobs in git that run on the node, under names of their own.
+        jobs: Vec<ObjectId>,
     },
+    /// Ends the run, so that a person can look at the nodes that are changed.
+    /// A plan of the rest does not have it.
+    Pause,
     /// No operation; the step completes when its condition is met.
     Wait,
 }
@@ -145,6 +148,7 @@ impl Op {
             Self::UpgradeNode { content, .. } => {
                 serde_json::json!(["upgrade", content.to_string()])
             }
+            Self::Pause => serde_json::json!(["pause"]),
             Self::Wait => serde_json::json!(["wait"]),
         }
     }
@@ -169,6 +173,7 @@ impl Op {
             Self::Copy { .. } => "copy",
             Self::Migrate { .. } => "migrate",
             Self::UpgradeNode { .. } => "upgrade",
+            Self::Pause => "pause",
             Self::Wait => "wait",
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::scene::Scene;
 use crate::observe::ObservedNodes;
-use crate::plan::{Op, Plan, Planning, Question, Topic, plan};
+use crate::plan::{Op, Plan, Planning, Question, StepId, Topic, plan};
 use pleach_formats::file::{Loss, Rollback};
 use pleach_formats::nodes::{Budget, DrainRule, Mark, NodePod, NodeState, NodesRule};
 use pleach_formats::sequence::Count;
@@ -32,6 +32,8 @@ fn rule(parallel: u32) -> NodesRule {
         }),
         job: None,
         after: Vec::new(),
+        pause_after: None,
+        reverse: false,
         timeout: SignedDuration::from_secs(600),
     }
 }
@@ -327,4 +329,91 @@ fn a_thousand_nodes_are_planned_with_few_edges() {
     let edges: usize = plan.steps.iter().map(|step| step.needs.len()).sum();
     assert!(edges < 6000, "{edges}");
     assert_eq!(order(&plan).len(), 1000);
+}
+
+fn pausing(after: u32) -> Scene {
+    Scene::new()
+        .installed(OLD)
+        .git(NEW)
+        .applies_in("nodes", &[], |stage| {
+            let rule = rule(1);
+            stage.nodes = Some(NodesRule {
+                pause_after: Some(after),
+                ..rule
+            });
+        })
+}
+
+/// Returns the node after which a plan pauses, with the nodes changed before and after it.
+fn pause(plan: &Plan) -> Option<String> {
+    let pause = plan.steps.iter().find(|step| step.op == Op::Pause)?;
+    let position = |name: &str| {
+        let mut steps = plan.steps.iter();
+        steps.position(|step| matches!(step.op, Op::UpgradeNode { .. }) && step.object.name == name)
+    };
+    let waits = |step: StepId| {
+        let (mut open, mut seen) = (vec![step], BTreeSet::new());
+        while let Some(id) = open.pop() {
+            if seen.insert(id) {
+                open.extend(plan.steps[id.0].needs.iter().map(|edge| edge.from));
+            }
+        }
+        seen
+    };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (name, _) in order(plan) {
+        let id = plan.steps[position(&name).unwrap()].id;
+        if waits(pause.id).contains(&id) {
+            before.push(name);
+        } else {
+            assert!(waits(id).contains(&pause.id), "{name}");
+            after.push(name);
+        }
+    }
+    before.sort();
+    after.sort();
+    let (before, after) = (before.join(" "), after.join(" "));
+    Some(format!("{before}, pause at {}, {after}", pause.object.name))
+}
+
+#[rstest]
+#[case::after_the_first(1, &[], Some("c, pause at c, a b d"), false)]
+#[case::within_the_others(2, &[], Some("a c, pause at a, b d"), false)]
+#[case::a_changed_one_counts(2, &["c"], Some("a, pause at a, b d"), false)]
+#[case::the_rest(1, &["c"], None, true)]
+#[case::nothing_after_it(4, &[], None, false)]
+fn a_run_ends_after_the_first_nodes(
+    #[case] after: u32,
+    #[case] done: &[&str],
+    #[case] expected: Option<&str>,
+    #[case] continues: bool,
+) {
+    let nodes = ["a", "b", "c", "d"].map(|name| NodeState {
+        done: done.contains(&name),
+        ..node(name)
+    });
+    let plan = planned(pausing(after), &nodes, &[], &[]);
+    let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    assert_eq!(pause(&plan), expected);
+    assert_eq!(plan.continues_after_pause(), continues);
+}
+
+#[test]
+fn a_rollback_changes_nodes_back_if_the_stage_says_so() {
+    let back = upgrade(1).version("v3.0.0").policy(|policy| {
+        policy.versions.rollback = Some(Rollback {
+            from: "v3.0.0".to_owned(),
+            to: "v2.0.0".to_owned(),
+        });
+    });
+    let back = back.applies_in("nodes", &[], |stage| {
+        let rule = rule(1);
+        stage.nodes = Some(NodesRule {
+            reverse: true,
+            ..rule
+        });
+    });
+    let plan = planned(back, &["a", "b"].map(node), &[], &[]);
+    assert_eq!(order(&plan).len(), 2);
+    assert_eq!(codes(&plan), Vec::<&str>::new());
 }

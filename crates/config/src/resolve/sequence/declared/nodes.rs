@@ -6,7 +6,7 @@ use super::{check_file, check_known, count, verified_file};
 use crate::bundle::Source;
 use pleach_formats::{
     file::{Drain, NodeAction as DeclaredAction, Nodes, Stage},
-    nodes::{DrainRule, NodeAction, NodesRule, Taint},
+    nodes::{DrainRule, MetadataPatch, NodeAction, NodesRule, Taint},
     sequence::Count,
 };
 use pleach_model::cel::Expression;
@@ -34,25 +34,39 @@ pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<
         let hint = "for instance `node.status.nodeInfo.kubeletVersion == 'v1.36.3'`";
         findings.push(places.refuse(named(format!("`nodes.done`: {error}")), hint));
     }
+    if nodes.pause_after == Some(0) {
+        let message = "`nodes.pauseAfter` must be at least 1";
+        findings.push(places.refuse(named(message.to_owned()), "for instance `1`"));
+    }
     for (field, actions) in [("before", &nodes.before), ("after", &nodes.after)] {
         for action in actions.iter().flatten() {
-            match (&action.taint, &action.check) {
-                (Some(_), None) if field == "after" => {
-                    let message = "`nodes.after` has a taint, but all taints end before";
-                    findings.push(places.refuse(named(message.to_owned()), "move it to `before`"));
-                }
-                (Some(taint), None) => {
+            let is_temporary = action.taint.is_some() || action.patch.is_some();
+            if is_temporary && (action.timeout.is_some() || action.optional.is_some()) {
+                let message = "`timeout` and `optional` belong to a check or a Job";
+                findings.push(places.invalid(named(message.to_owned())));
+            }
+            if is_temporary && field == "after" {
+                let message = "`nodes.after` has a taint or a patch, but both end before";
+                findings.push(places.refuse(named(message.to_owned()), "move it to `before`"));
+                continue;
+            }
+            match (&action.taint, &action.patch, &action.check, &action.job) {
+                (Some(taint), None, None, None) => {
                     if let Err(error) = taint.parse::<Taint>() {
                         findings.push(places.invalid(named(error)));
                     }
-                    if action.timeout.is_some() || action.optional.is_some() {
-                        let message = "`timeout` and `optional` belong to a check";
-                        findings.push(places.invalid(named(message.to_owned())));
+                }
+                (None, Some(patch), None, None) => {
+                    if let Err(error) = MetadataPatch::of(patch) {
+                        findings.push(places.invalid(named(error)));
                     }
                 }
-                (None, Some(check)) => check_known(source, check, places, findings),
+                (None, None, Some(check), None) => check_known(source, check, places, findings),
+                (None, None, None, Some(job)) => check_file(source, stage, job, findings),
                 _ => {
-                    let message = format!("each item of `nodes.{field}` needs `taint` or `check`");
+                    let message = format!(
+                        "each item of `nodes.{field}` needs one of `taint`, `patch`, `check` and `job`"
+                    );
                     findings.push(places.invalid(named(message)));
                 }
             }
@@ -74,6 +88,8 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         drain,
         job,
         after,
+        pause_after,
+        reverse,
         timeout,
     } = stage.nodes.as_ref()?;
     let select = select.as_ref().map(|select| select.labels.clone());
@@ -84,7 +100,7 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         first: first.map(|group| group.labels.clone()).collect(),
         parallel: parallel.as_ref().map_or(Some(Count::Pods(1)), count)?,
         done: Expression::compile(done, NAMES).ok()?,
-        before: actions(before.as_deref().unwrap_or_default()),
+        before: actions(source, before.as_deref().unwrap_or_default()),
         drain: drain.as_ref().map(|drain| {
             let Drain {
                 empty_dir,
@@ -98,22 +114,44 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
             }
         }),
         job: job.as_deref().map(|job| verified_file(source, job)),
-        after: actions(after.as_deref().unwrap_or_default()),
+        after: actions(source, after.as_deref().unwrap_or_default()),
+        pause_after: *pause_after,
+        reverse: reverse.unwrap_or_default(),
         timeout: limit(timeout).unwrap_or(TIMEOUT),
     })
 }
 
-fn actions(declared: &[DeclaredAction]) -> Vec<NodeAction> {
+/// Returns the files of the declared Jobs.
+pub(super) fn jobs(nodes: &Nodes) -> impl Iterator<Item = &str> {
+    let actions = nodes.before.iter().chain(&nodes.after).flatten();
+    let of_actions = actions.filter_map(|action| action.job.as_deref());
+    nodes.job.as_deref().into_iter().chain(of_actions)
+}
+
+fn actions(source: &Source, declared: &[DeclaredAction]) -> Vec<NodeAction> {
     let action = |declared: &DeclaredAction| {
-        let taint = declared.taint.as_deref().map(str::parse);
-        match (taint, &declared.check) {
-            (Some(taint), _) => taint.ok().map(NodeAction::Taint),
-            (None, check) => Some(NodeAction::Check {
-                name: check.clone()?,
-                timeout: declared.timeout.map(|timeout| timeout.0),
-                optional: declared.optional.unwrap_or_default(),
-            }),
+        let timeout = declared.timeout.map(|timeout| timeout.0);
+        let optional = declared.optional.unwrap_or_default();
+        if let Some(taint) = &declared.taint {
+            return taint.parse().ok().map(NodeAction::Taint);
         }
+        if let Some(patch) = &declared.patch {
+            return MetadataPatch::of(patch).ok().map(NodeAction::Patch);
+        }
+        if let Some(job) = &declared.job {
+            let file = verified_file(source, job);
+            return Some(NodeAction::Job {
+                file,
+                timeout,
+                optional,
+            });
+        }
+        let name = declared.check.clone()?;
+        Some(NodeAction::Check {
+            name,
+            timeout,
+            optional,
+        })
     };
     declared.iter().filter_map(action).collect()
 }

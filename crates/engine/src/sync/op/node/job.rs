@@ -18,13 +18,24 @@ use pleach_cluster::{
     ApplyOptions, Class, DeleteOptions, Depth, Propagation, ResourcePath, Selector,
 };
 
+/// Role of a Job of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Changes the node, which keeps its cordon from then on.
+    Changes,
+    /// Runs before or after the change.
+    Beside,
+}
+
 impl NodeUpgrade<'_> {
-    /// Runs the Job of the node and waits for its end. A Job of a previous run counts, unless it
+    /// Runs a Job on the node and waits for its end. A Job of a previous run counts, unless it
     /// failed: then it runs again.
-    pub(super) async fn run_job(&mut self) -> Result<(), End> {
-        let Some(manifest) = self.operator.desired.node_job(self.rule) else {
-            return Ok(());
+    pub(super) async fn run_job(&mut self, file: &str, role: Role) -> Result<(), End> {
+        let Some(manifest) = self.operator.desired.node_jobs.get(file) else {
+            let message = format!("{file} has no Job");
+            return Err(Failure::new(FailureKind::Other, message).into());
         };
+        let changes = role == Role::Changes;
         let node = self.node().await?;
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
         let digest = match self.operator.desired.digests.get(manifest.id()) {
@@ -47,7 +58,7 @@ impl NodeUpgrade<'_> {
             let node = self.cordoned_node().await?;
             let live = self.read(&id).await?;
             let Some(live) = live else {
-                if self.is_done(&node)? {
+                if changes && self.is_done(&node)? {
                     return Ok(());
                 }
                 if created {
@@ -60,8 +71,10 @@ impl NodeUpgrade<'_> {
                     self.pause().await?;
                     continue;
                 }
-                self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
-                    .await?;
+                if changes {
+                    self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
+                        .await?;
+                }
                 self.create(&id, &job, &options).await?;
                 created = true;
                 continue;
@@ -74,7 +87,7 @@ impl NodeUpgrade<'_> {
             match assessment.readiness {
                 Readiness::Current => return Ok(()),
                 // A reboot ends the pod of a Job that may have done its work.
-                Readiness::Failed if self.lacks(&node)?.is_none() => return Ok(()),
+                Readiness::Failed if changes && self.lacks(&node)?.is_none() => return Ok(()),
                 Readiness::Failed if self.settles(&node) => {
                     self.progress
                         .report(format!("{id} failed; the node restarts"));
