@@ -19,6 +19,8 @@ use pleach_git::unpack::Unpack;
 
 /// CPU time for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);
+/// File that a kubelet reads when a container ends.
+const TERMINATION_MESSAGE: &str = "/dev/termination-log";
 /// Maximum size of a request, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -49,6 +51,8 @@ enum Work {
     Engines,
     /// Start the program that decrypts files, for processes that cannot
     Sops,
+    /// Write the free space for images to the termination message of this pod
+    FreeSpace,
 }
 
 /// Runs `pleach worker`.
@@ -76,9 +80,19 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
             bound(bounded_render::COMPUTING).map_err(failed)?;
             engines::serve(stdin(), stdout()).map_err(failed)?;
         }
+        Work::FreeSpace => free_space()?,
         Work::Sops => decryption::serve(stdin(), stdout()).map_err(failed)?,
     }
     Ok(Exit::DONE)
+}
+
+/// Writes the number of free bytes below `/` to the termination message. The root of a container is
+/// in the file system of the images.
+#[expect(clippy::disallowed_methods, reason = "the file belongs to the kubelet")]
+fn free_space() -> Result<(), CliError> {
+    let found = rustix::fs::statvfs("/").map_err(failed)?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    std::fs::write(TERMINATION_MESSAGE, free.to_string()).map_err(failed)
 }
 
 /// Executes a fetch. This process has the credentials, and another one parses the data of the

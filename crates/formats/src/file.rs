@@ -16,8 +16,8 @@ mod schema;
 pub use bundle::{
     BlockUninstall, Bundle, Chart, Check, Drain, Exempt, Gate, JsonOperation, Kustomize, Lookups,
     Loss, Migration, Move, NodeAction, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
-    Operation, Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady,
-    StageSelector, Verify,
+    Operation, Overlay, Patch, Preload, PreloadImages, ReadinessRule, Rollout, Scale, SecretFields,
+    Stage, StageReady, StageSelector, Verify,
 };
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Decryption, Disk,

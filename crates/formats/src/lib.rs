@@ -10,6 +10,7 @@ pub mod file;
 pub mod gate;
 pub mod nodes;
 pub mod policy;
+pub mod preload;
 pub mod readiness;
 pub mod sequence;
 pub mod sync;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Check;
 use crate::gate::{Closed, Operation};
 use crate::nodes::NodesRule;
+use crate::preload::PreloadRule;
 use crate::readiness::Rules;
 use pleach_model::object::{GroupKind, NonSecret, ObjectId, Origin, Pattern, Selector};
 use pleach_model::order::StageName;
@@ -59,8 +60,16 @@ impl Sequence {
 
     /// Returns whether a file has the Job of a change of nodes. Its objects are not applied.
     pub fn is_of_nodes(&self, file: &str) -> bool {
-        let mut rules = self.stages.iter().filter_map(|stage| stage.nodes.as_ref());
-        rules.any(|nodes| nodes.jobs().any(|job| job == file))
+        self.node_files().any(|one| one == file)
+    }
+
+    /// Returns the files of the Jobs that run on nodes.
+    pub fn node_files(&self) -> impl Iterator<Item = &str> {
+        self.stages.iter().flat_map(|stage| {
+            let upgrade = stage.nodes.iter().flat_map(NodesRule::jobs);
+            let preload = stage.preload.as_ref().and_then(PreloadRule::job);
+            upgrade.chain(preload)
+        })
     }
 
     /// Returns the stage with this name, if objects can be applied in it.
@@ -161,6 +170,8 @@ pub struct StageRule {
     pub rollout: Option<RolloutRule>,
     /// Change of the nodes of the cluster.
     pub nodes: Option<NodesRule>,
+    /// Preloading of images on the nodes.
+    pub preload: Option<PreloadRule>,
     /// Files of the Jobs that must succeed at its end.
     pub verify: Vec<String>,
     /// Names of the checks that must pass at its end.

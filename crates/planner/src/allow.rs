@@ -93,7 +93,8 @@ impl Allow {
     /// because findings about them would disclose objects of other tenants.
     pub fn refuse_nodes(&self, sequence: &Sequence) -> Option<Finding> {
         let mut kinds = self.cluster_scoped.iter();
-        let stage = sequence.stages.iter().find(|stage| stage.nodes.is_some())?;
+        let mut stages = sequence.stages.iter();
+        let stage = stages.find(|stage| stage.nodes.is_some() || stage.preload.is_some())?;
         if kinds.any(|kinds| kinds.kind == "Node" && kinds.group.as_deref() == Some("")) {
             return None;
         }
@@ -127,9 +128,18 @@ impl Allow {
             .map(|step| &step.object);
         let jobs = plan.steps.iter().flat_map(|step| match &step.op {
             Op::UpgradeNode { jobs, .. } => jobs.as_slice(),
+            Op::Preload { job, .. } => job.as_slice(),
             _ => &[],
         });
-        let mut refusals = self.refuse(desired.chain(written).chain(jobs));
+        let pods = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::Preload { namespace, .. } => {
+                let namespace = namespace.as_deref()?;
+                Some(ObjectId::new("", "Pod", Some(namespace), "preload"))
+            }
+            _ => None,
+        });
+        let pods: BTreeSet<ObjectId> = pods.collect();
+        let mut refusals = self.refuse(desired.chain(written).chain(jobs).chain(&pods));
         // The source of a copy is read with the permissions of the controller.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),

@@ -73,6 +73,7 @@ mod ownership;
 mod permissions;
 mod phases;
 mod preflight;
+mod preload;
 mod protection;
 mod prune;
 mod questions;
@@ -169,6 +170,7 @@ fn order(ctx: &Ctx<'_>, mut draft: Ordered, direction: Direction) -> Ordered {
     leftover::run(ctx, &mut draft);
     stale_registrations::run(ctx, &mut draft, direction);
     handover::run(ctx, &mut draft);
+    preload::run(ctx, &mut draft, direction);
     nodes::run(ctx, &mut draft, direction);
     run_once_jobs::run_before(ctx, &mut draft);
     crds::run_before(ctx, &mut draft);

@@ -69,7 +69,6 @@ use pleach_fields::diff::{
     ownership::FieldSet,
 };
 use pleach_fields::ignore::{self, FieldPattern};
-use pleach_formats::nodes::NodesRule;
 use pleach_model::engines::EnginesError;
 use pleach_model::finding::{self, Finding, Kind};
 use pleach_model::kinds::KindTable;
@@ -459,12 +458,7 @@ fn stand_ins(files: &[String]) -> Option<Finding> {
 
 /// Reports files for changes of nodes that do not contain exactly one Job.
 fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> {
-    let rules = release
-        .sequence
-        .stages
-        .iter()
-        .filter_map(|stage| stage.nodes.as_ref());
-    let files: BTreeSet<&str> = rules.flat_map(NodesRule::jobs).collect();
+    let files: BTreeSet<&str> = release.sequence.node_files().collect();
     let files = files.into_iter();
     let wrong = files.filter(|&file| {
         let mut of_file = manifests

@@ -156,6 +156,7 @@ fn stage() -> StageRule {
         applied_only: false,
         rollout: None,
         nodes: None,
+        preload: None,
         verify: vec!["test.yaml".to_owned()],
         checks: Vec::new(),
         scale: Vec::new(),

@@ -46,7 +46,8 @@ impl Sign {
                 | Op::Restart { .. }
                 | Op::Replace { .. }
                 | Op::Migrate { .. }
-                | Op::UpgradeNode { .. }),
+                | Op::UpgradeNode { .. }
+                | Op::Preload { .. }),
                 _,
             ) => plain('~', op.verb()),
         }
@@ -90,7 +91,9 @@ pub fn explanation(step: &Step) -> Option<String> {
         | Op::Replace { .. }
         | Op::Migrate { .. }
         | Op::UpgradeNode { .. }
-        | Op::Pause => true,
+        | Op::Pause
+
+        | Op::Preload { .. } => true,
         // One object has two steps, so describe each.
         Op::Apply { .. } => is_a_part(step),
         Op::Wait => is_explained(step),

@@ -228,6 +228,7 @@ fn past(op: &Op) -> &'static str {
         Op::Migrate { .. } => "migrated",
         Op::UpgradeNode { .. } => "upgraded",
         Op::Pause => "paused at",
+        Op::Preload { .. } => "preloaded",
         Op::Wait => "waited for",
     }
 }

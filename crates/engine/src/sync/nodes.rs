@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule};
+use pleach_formats::preload::PreloadRule;
 use pleach_planner::observe::ObservedNodes;
 use serde_json::Value;
 
@@ -14,6 +16,9 @@ impl Source<'_> {
     pub(crate) async fn nodes(&self, stage: &str) -> ObservedNodes {
         let mut stages = self.desired.sequence.stages.iter();
         let stage = stages.find(|rule| rule.stage.as_str() == stage);
+        if let Some(rule) = stage.and_then(|stage| stage.preload.as_ref()) {
+            return self.nodes_to_preload(rule).await;
+        }
         let Some(rule) = stage.and_then(|stage| stage.nodes.as_ref()) else {
             return ObservedNodes::Unknown("the bundle does not have the stage".to_owned());
         };
@@ -36,6 +41,28 @@ impl Source<'_> {
             nodes,
             pods,
             budgets,
+        }
+    }
+
+    /// Reads the nodes of a stage that preloads.
+    async fn nodes_to_preload(&self, rule: &PreloadRule) -> ObservedNodes {
+        let images = self.desired.images();
+        let preloading = self.desired.preloading(rule, &images);
+        let now = Timestamp::now();
+        let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+        let everything = Selector::default();
+        let read = |node: Value| rule.state_of(&node, &images, &preloading, now);
+        match self
+            .cluster
+            .pick(&path, &everything, Depth::Full, read)
+            .await
+        {
+            Ok(nodes) => ObservedNodes::Read {
+                nodes,
+                pods: Vec::new(),
+                budgets: Vec::new(),
+            },
+            Err(error) => ObservedNodes::Unknown(super::op::failure(&error).message),
         }
     }
 }

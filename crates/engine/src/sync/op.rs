@@ -12,6 +12,7 @@ mod orphaned_fields;
 mod overlay;
 mod own;
 mod patch;
+mod preload;
 mod replace;
 mod returned;
 mod temporary_binding;
@@ -172,6 +173,7 @@ impl Operator<'_> {
             Op::Copy { from, to } => self.copy(step, (from, to), started).await,
             Op::UpgradeNode { .. } => self.upgrade_node(step, started).await,
             Op::Pause => Err(self.pause_nodes(step)),
+            Op::Preload { .. } => self.preload(step, started).await,
             Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
     }

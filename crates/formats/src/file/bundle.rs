@@ -154,6 +154,8 @@ pub struct Stage {
     pub scale: Option<Vec<Scale>>,
     /// Change of the nodes of the cluster, one after the other.
     pub nodes: Option<Nodes>,
+    /// Preloading of images on the nodes, before other stages.
+    pub preload: Option<Preload>,
     /// `applied`: later stages do not wait until its objects are ready.
     pub ready: Option<StageReady>,
     /// Stages before it.
@@ -222,6 +224,34 @@ pub struct Nodes {
     pub reverse: Option<bool>,
     /// Time limit for one node, including its Job; `2h` if omitted.
     pub timeout: Option<Timeout>,
+}
+
+/// Preloading of images on the nodes: either `images` or `job`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Preload {
+    /// `release`: the images of all pod templates of the release, by pods with image volumes.
+    pub images: Option<PreloadImages>,
+    /// Image of pleach for these pods, and for the pod that measures `space`.
+    pub runner: Option<String>,
+    /// File of a Job that preloads and runs on each node.
+    pub job: Option<String>,
+    /// Nodes to preload; all nodes if omitted.
+    pub select: Option<NodeSelector>,
+    /// Nodes at a time: a number or a percentage; 1 if omitted.
+    pub parallel: Option<Value>,
+    /// Space that must be free on each node, such as `13Gi`.
+    pub space: Option<String>,
+    /// Time limit for one node; `1h` if omitted.
+    pub timeout: Option<Timeout>,
+}
+
+/// Images to preload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PreloadImages {
+    /// All images of the release.
+    Release,
 }
 
 /// Labels that a node must have.

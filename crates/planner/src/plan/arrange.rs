@@ -215,6 +215,7 @@ fn sort_key(
         | Op::Copy { .. }
         | Op::Migrate { .. }
         | Op::UpgradeNode { .. }
+        | Op::Preload { .. }
         | Op::Set { .. }
         | Op::Close { .. } => 3,
         Op::Apply { .. } | Op::Pause => 4,

@@ -26,8 +26,9 @@ const NAMED: usize = 5;
 impl Desired {
     /// Returns whether nodes are changed, if there are any to change: until the state in git is
     /// installed. Drift is corrected without nodes.
-    fn changes_nodes(&self, record: Option<&Installed>) -> bool {
-        self.sequence.stages.iter().any(|rule| rule.nodes.is_some()) && self.is_fresh(record)
+    pub(super) fn changes_nodes(&self, record: Option<&Installed>) -> bool {
+        let mut stages = self.sequence.stages.iter();
+        stages.any(has_nodes) && self.is_fresh(record)
     }
 
     /// Returns the Jobs that a change of nodes runs on each node.
@@ -38,11 +39,15 @@ impl Desired {
     }
 }
 
+fn has_nodes(rule: &StageRule) -> bool {
+    rule.nodes.is_some() || rule.preload.is_some()
+}
+
 /// Returns the questions about nodes.
 pub(super) fn questions(ctx: &Ctx<'_>) -> impl Iterator<Item = Question> {
     let needed = ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
     let stages = ctx.sequence.stages.iter();
-    let stages = stages.filter(move |rule| needed && rule.nodes.is_some());
+    let stages = stages.filter(move |rule| needed && has_nodes(rule));
     stages.map(|rule| Question::Nodes(rule.stage.as_str().to_owned()))
 }
 
@@ -215,7 +220,7 @@ impl Pause {
 }
 
 /// Orders the nodes: each batch waits for the one before. A node of `first` is a batch of its own.
-fn in_batches(
+pub(super) fn in_batches(
     ctx: &Ctx<'_>,
     draft: &mut Ordered,
     stage: &StageName,
@@ -307,7 +312,7 @@ fn remedy(code: &str) -> &'static str {
 }
 
 /// Joins names, with the number of those left out.
-fn named<S: AsRef<str>>(names: &[S]) -> String {
+pub(super) fn named<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
     let shown = shown.join(", ");
     match names.len().saturating_sub(NAMED) {

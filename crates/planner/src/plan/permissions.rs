@@ -109,6 +109,9 @@ impl Permissions {
             Op::Copy { from, to } => return self.add_all(of_a_copy(ctx, from, to)),
             Op::Migrate { crd, .. } => return self.add_all(of_a_migration(ctx, crd)),
             Op::UpgradeNode { jobs, .. } => return self.add_all(of_a_node(jobs)),
+            Op::Preload { namespace, job, .. } => {
+                return self.add_all(of_a_preloading(namespace.as_ref(), job.as_ref()));
+            }
             // The permissions to close a gate are collected separately.
             Op::Close { .. } | Op::Pause | Op::Wait => return,
         };
@@ -255,6 +258,30 @@ fn of_a_node(jobs: &[ObjectId]) -> Vec<Permission> {
             ..right(verb, "Job", "batch", "jobs", None)
         })
     }));
+    permissions
+}
+
+/// Returns the permissions to preload images on a node: on the node, the pods and the Job.
+fn of_a_preloading(pods: Option<&String>, job: Option<&ObjectId>) -> Vec<Permission> {
+    let right =
+        |verb, kind: &str, group: &str, resource: &str, namespace: Option<&String>| Permission {
+            verb,
+            kind: GroupKind::new(group, kind),
+            resource: resource.to_owned(),
+            subresource: None,
+            namespace: namespace.cloned(),
+        };
+    let mut permissions: Vec<Permission> = ["get", "patch"]
+        .map(|verb| right(verb, "Node", "", "nodes", None))
+        .into();
+    let verbs = ["get", "create", "delete"];
+    if pods.is_some() {
+        permissions.extend(verbs.map(|verb| right(verb, "Pod", "", "pods", pods)));
+    }
+    if let Some(namespace) = job.and_then(|job| job.namespace.as_ref()) {
+        let namespace = Some(namespace);
+        permissions.extend(verbs.map(|verb| right(verb, "Job", "batch", "jobs", namespace)));
+    }
     permissions
 }
 

@@ -176,6 +176,19 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             let node = PlannedWrite::new([Verb::Patch], id, true);
             [node, evictions].into_iter().chain(jobs).collect()
         }
+        Op::Preload { namespace, job, .. } => {
+            let both = || [Verb::Create, Verb::Delete];
+            let pods = namespace.iter().map(|namespace| {
+                let any = ObjectId::new("", "Pod", Some(namespace), "");
+                PlannedWrite::new(both(), &any, true)
+            });
+            let jobs = job.iter().map(|job| {
+                let any = ObjectId::new("batch", "Job", job.namespace.as_deref(), "");
+                PlannedWrite::new(both(), &any, true)
+            });
+            let node = PlannedWrite::new([Verb::Patch], id, true);
+            [node].into_iter().chain(pods).chain(jobs).collect()
+        }
         // The writes of overlays come from `for_a_while`.
         Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait | Op::Pause => Vec::new(),
     }

@@ -1,6 +1,7 @@
 //! Resolution of declared stages, and their positions.
 
 mod nodes;
+mod preload;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,6 +50,7 @@ impl<'a> Declared<'a> {
             check_rollout(stage, findings);
             check_verify(source, stage, findings);
             nodes::check(source, stage, findings);
+            preload::check(source, stage, findings);
             if findings.len() == before {
                 all.push(stage);
             }
@@ -368,7 +370,9 @@ fn check_verified_once(stages: &[Located<Stage>], findings: &mut Vec<Finding>) {
         let jobs = stage.verify.iter().flatten();
         let jobs = jobs.filter_map(|verify| verify.job.as_deref());
         let of_nodes: BTreeSet<&str> = stage.nodes.iter().flat_map(nodes::jobs).collect();
-        for job in jobs.chain(of_nodes) {
+        let of_preload = stage.preload.as_ref();
+        let of_preload = of_preload.and_then(|preload| preload.job.as_deref());
+        for job in jobs.chain(of_nodes).chain(of_preload) {
             if let Some(other) = known.insert(job, &stage.name) {
                 let message = format!("{job} already belongs to stage `{other}`");
                 findings.push(stage.places.refuse(message, "give each stage its own Job"));
@@ -409,6 +413,7 @@ fn rule(source: &Source, stage: &Located<Stage>, name: StageName) -> StageRule {
         select: selected(stage).collect(),
         applied_only: stage.ready == Some(StageReady::Applied),
         nodes: nodes::rule(source, stage),
+        preload: preload::rule(source, stage),
         rollout: stage.rollout.as_ref().map(|rollout| RolloutRule {
             first: rollout.first.as_ref().and_then(count),
             then: rollout.then.as_ref().and_then(count),

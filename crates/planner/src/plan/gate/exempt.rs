@@ -148,6 +148,7 @@ fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s 
         | Op::Restart { .. }
         | Op::Replace { .. }
         | Op::UpgradeNode { .. }
+        | Op::Preload { .. }
         | Op::Copy { .. } => {}
     }
     let kind = step.object.group_kind();

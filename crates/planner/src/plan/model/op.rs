@@ -101,6 +101,16 @@ pub enum Op {
     /// Ends the run, so that a person can look at the nodes that are changed.
     /// A plan of the rest does not have it.
     Pause,
+    /// Preloads images on a node, with pods or a Job. Only what is missing.
+    Preload {
+        /// Digest of what is preloaded.
+        content: Digest,
+        /// Namespace of the pods. `None` without pods.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        /// Job in git that runs on the node, under a name of its own.
+        job: Option<ObjectId>,
+    },
     /// No operation; the step completes when its condition is met.
     Wait,
 }
@@ -149,6 +159,9 @@ impl Op {
                 serde_json::json!(["upgrade", content.to_string()])
             }
             Self::Pause => serde_json::json!(["pause"]),
+            Self::Preload { content, .. } => {
+                serde_json::json!(["preload", content.to_string()])
+            }
             Self::Wait => serde_json::json!(["wait"]),
         }
     }
@@ -174,6 +187,7 @@ impl Op {
             Self::Migrate { .. } => "migrate",
             Self::UpgradeNode { .. } => "upgrade",
             Self::Pause => "pause",
+            Self::Preload { .. } => "preload",
             Self::Wait => "wait",
         }
     }

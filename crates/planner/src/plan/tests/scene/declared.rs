@@ -141,6 +141,7 @@ impl Scene {
             applied_only: false,
             rollout: None,
             nodes: None,
+            preload: None,
             verify: Vec::new(),
             checks: Vec::new(),
             scale: scale
