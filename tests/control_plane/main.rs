@@ -75,6 +75,7 @@ mod plan_files;
 mod plane;
 mod platform;
 mod policy;
+mod preload;
 mod previews;
 mod prune;
 mod readiness;

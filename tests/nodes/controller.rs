@@ -29,12 +29,12 @@ const SYNC: [&str; 5] = ["sync", "shop", "--wait", "--timeout", "90s"];
 ///
 /// The program is not static here, so its libraries are in the image. The released image has the
 /// same users and folders (`dist/image.sh`).
-struct Image {
+pub(crate) struct Image {
     root: TempDir,
 }
 
 impl Image {
-    fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         let image = Self {
             root: tempfile::tempdir()?,
         };
@@ -66,7 +66,7 @@ impl Image {
     }
 
     /// Publishes the image. Each tag has another digest.
-    fn publish(&self, cluster: &Cluster, tag: &str) -> anyhow::Result<String> {
+    pub(crate) fn publish(&self, cluster: &Cluster, tag: &str) -> anyhow::Result<String> {
         let config = json!({
             "Entrypoint": ["/usr/local/bin/pleach"],
             "User": "65532:65532",

@@ -12,6 +12,7 @@
 
 mod controller;
 mod pods;
+mod preload;
 mod upgrade;
 
 use std::fs::Permissions;

@@ -240,6 +240,36 @@ fn nodes_and_the_namespace_of_their_job_are_allowed(
 }
 
 #[test]
+fn pods_that_preload_need_their_node_and_namespace() {
+    let refused = |namespaces: &[&str], nodes: &[&str]| -> Vec<String> {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let allow = Allow::new(&AllowList {
+            namespaces: Some(texts(namespaces)),
+            cluster_scoped: Some(vec![ClusterScoped::Named(NamedObjects {
+                kind: "Node".to_owned(),
+                group: Some(String::new()),
+                names: texts(nodes),
+            })]),
+        });
+        let mut plan = copying("a", "b");
+        plan.steps[0].object = ObjectId::new("", "Node", None, "a");
+        plan.steps[0].op = Op::Preload {
+            content: Digest::of(b"x"),
+            namespace: Some("web".to_owned()),
+            job: Some(ObjectId::new("batch", "Job", Some("ops"), "preload")),
+        };
+        let refused = allow.check(&plan).into_iter();
+        refused
+            .map(|finding| finding.object.unwrap().to_string())
+            .collect()
+    };
+    assert!(refused(&["a", "b", "web", "ops"], &["a"]).is_empty());
+    let mut all = refused(&["a", "b"], &["b"]);
+    all.sort();
+    assert_eq!(all, ["Job.batch/ops/preload", "Node/a", "Pod/web/preload"]);
+}
+
+#[test]
 fn objects_without_a_namespace_are_allowed_by_kind_and_name() {
     let kind = |text: &str| ClusterScoped::Kind(text.to_owned());
     let named = |kind: &str, group: Option<&str>, names: &[&str]| {

@@ -26,6 +26,7 @@ mod operators;
 mod overlays;
 mod ownership;
 mod preflight;
+mod preload;
 mod previous;
 mod prune;
 mod questions;

@@ -348,6 +348,42 @@ fn only_registrations_are_selected_by_service() {
     "[{name: a, nodes: {done: node.x, job: none.yaml}}]",
     "stage `a`: there is no manifest manifests/app/none.yaml"
 )]
+#[case(
+    "[{name: a, preload: {images: release}}]",
+    "stage `a`: `preload.images` and `preload.space` need `runner`"
+)]
+#[case(
+    "[{name: a, preload: {images: release, runner: \"a b\"}}]",
+    "stage `a`: `preload.images` and `preload.space` need `runner`"
+)]
+#[case(
+    "[{name: a, preload: {job: bundle.yaml, space: 1Gi}}]",
+    "stage `a`: `preload.images` and `preload.space` need `runner`"
+)]
+#[case(
+    "[{name: a, preload: {runner: x}}]",
+    "stage `a`: `preload` needs either `images` or `job`"
+)]
+#[case(
+    "[{name: a, preload: {images: release, runner: x, job: none.yaml}}]",
+    "stage `a`: `preload` needs either `images` or `job`"
+)]
+#[case(
+    "[{name: a, preload: {images: release, runner: x, parallel: 101%}}]",
+    "stage `a`: `preload.parallel` must be a number of at least 1, or a percentage"
+)]
+#[case(
+    "[{name: a, preload: {images: release, runner: x, space: 1.5Gi}}]",
+    "stage `a`: `preload.space` must be a whole number of bytes with a unit"
+)]
+#[case(
+    "[{name: a, preload: {job: none.yaml}}]",
+    "stage `a`: there is no manifest manifests/app/none.yaml"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x}, preload: {images: release, runner: x}}]",
+    "stage `a`: a stage has either `preload` or `nodes`"
+)]
 fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
     let found = refused(&format!("stages: {stages}\n"));
     let start = format!("manifests/app/bundle.yaml:3: {expected}");
@@ -401,6 +437,30 @@ fn a_change_of_nodes_has_defaults() {
         "it is asked about single nodes only"
     );
     assert!(!sequence.is_of_nodes("manifests/app/test.yaml"));
+}
+
+#[test]
+fn a_preloading_has_defaults() {
+    let stages = "stages:\n- {name: images, before: [definitions], preload: {images: release, runner: x}}\n- {name: job, preload: {job: job.yaml, parallel: 2, timeout: 5m}}\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let mut environment = resolved(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/job.yaml", job),
+    ]);
+    let sequence = environment.releases.remove(0).sequence;
+    let rules: Vec<_> = sequence
+        .stages
+        .iter()
+        .map(|stage| {
+            let rule = stage.preload.as_ref().unwrap();
+            (rule.job(), rule.parallel, rule.timeout.as_mins())
+        })
+        .collect();
+    let count = pleach_formats::sequence::Count::Pods;
+    let file = "manifests/app/job.yaml";
+    assert_eq!(rules, [(None, count(1), 60), (Some(file), count(2), 5)]);
+    assert!(sequence.is_of_nodes(file));
 }
 
 #[test]
