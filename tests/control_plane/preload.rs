@@ -74,8 +74,8 @@ impl Nodes {
     #[track_caller]
     fn has_no_pods_left(&self) {
         let label = "pleach.dev/preload";
-        let left = admin(&["get", "pods", "-n", self.pool, "-l", label, "-o", "name"]);
-        assert_eq!(left, "");
+        let gone = ["wait", "--for=delete", "pod", "--timeout=30s", "-l", label];
+        admin(&[&gone[..], &["-n", self.pool]].concat());
     }
 }
 

@@ -8,7 +8,7 @@ use pleach_testkit::program::Program;
 use pleach_testkit::proof;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::throwaway::nodes::POD_IMAGE;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Cluster;
 use crate::controller::Image;
@@ -24,10 +24,10 @@ fn bundle(runner: &str, space: &str) -> String {
 }
 
 /// Returns a Deployment without pods.
-fn app(image: &str) -> String {
+fn app(name: &str, image: &str) -> String {
     format!(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: app}}\nspec:\n  replicas: 0\n  \
-         selector: {{matchLabels: {{app: app}}}}\n  template:\n    metadata: {{labels: {{app: app}}}}\n    \
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 0\n  \
+         selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
          spec: {{containers: [{{name: app, image: \"{image}\"}}]}}\n"
     )
 }
@@ -63,7 +63,7 @@ async fn images_are_pulled_and_a_missing_one_is_named() {
         ),
         ("environments/dev.yaml", environment.as_str()),
         ("manifests/web/bundle.yaml", &bundle(&runner, "1Ki")),
-        ("manifests/web/app.yaml", &app(&wanted)),
+        ("manifests/web/app.yaml", &app("app", &wanted)),
     ])
     .unwrap();
     repo.commit("start").unwrap();
@@ -93,20 +93,25 @@ async fn images_are_pulled_and_a_missing_one_is_named() {
     cluster.until("the image is on the node", || {
         Ok(images().contains(&wanted).then_some(()))
     });
-    let pods = |kubectl: &pleach_testkit::kubectl::Kubectl| -> Vec<Value> {
-        kubectl.list(&["get", "pods", "-n", "web"]).unwrap()
+    // A deleted pod ends after its grace period.
+    let no_pods_are_left = || {
+        cluster.until("the pods are gone", || {
+            let pods = kubectl.list(&["get", "pods", "-n", "web"])?;
+            Ok(pods.is_empty().then_some(()))
+        });
     };
-    assert_eq!(pods(kubectl), Vec::<Value>::new());
+    no_pods_are_left();
 
     // The second version has an image that does not exist, beside others that do.
     let absent = format!("{REGISTRY}/absent:1");
-    repo.write("manifests/web/app.yaml", app(&absent)).unwrap();
-    let other = app(POD_IMAGE).replace("app", "other");
+    repo.write("manifests/web/app.yaml", app("app", &absent))
+        .unwrap();
+    let other = app("other", POD_IMAGE);
     repo.write("manifests/web/other.yaml", other).unwrap();
     repo.commit("upgrade").unwrap();
     let run = pleach.run(&apply).await.unwrap().ended_with(6).unwrap();
     assert!(run.says(&format!("not preloaded: {absent}: ")), "{run}");
-    assert_eq!(pods(kubectl), Vec::<Value>::new());
+    no_pods_are_left();
     let deployments = kubectl.list(&["get", "deployments", "-n", "web"]).unwrap();
     assert_eq!(deployments.len(), 1, "nothing was changed yet");
 

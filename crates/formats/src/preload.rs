@@ -284,6 +284,9 @@ impl PreloadRule {
         let name = Digest::of(&canonical_json(&key)).short();
         let volume = |(number, image): (usize, &&str)| json!({"name": format!("image-{number}"), "image": {"reference": image, "pullPolicy": "IfNotPresent"}});
         let volumes: Vec<Value> = images.iter().enumerate().map(volume).collect();
+        // The kubelet ignores that an image cannot be pulled if no container mounts its volume.
+        let mount = |number: usize| json!({"name": format!("image-{number}"), "mountPath": format!("/images/{number}"), "readOnly": true});
+        let mounts: Vec<Value> = (0..images.len()).map(mount).collect();
         let secrets: Vec<Value> = secrets.iter().map(|name| json!({"name": name})).collect();
         json!({
             "apiVersion": "v1",
@@ -314,6 +317,7 @@ impl PreloadRule {
                     "image": runner,
                     "imagePullPolicy": "IfNotPresent",
                     "args": args,
+                    "volumeMounts": mounts,
                     "resources": {
                         "requests": {"cpu": "1m", "memory": "16Mi"},
                         "limits": {"memory": "128Mi"},
@@ -572,6 +576,10 @@ mod tests {
         assert_eq!(
             pod["spec"]["volumes"],
             json!([{"name": "image-0", "image": {"reference": "i:40", "pullPolicy": "IfNotPresent"}}])
+        );
+        assert_eq!(
+            pod["spec"]["containers"][0]["volumeMounts"],
+            json!([{"name": "image-0", "mountPath": "/images/0", "readOnly": true}])
         );
         assert_eq!(pod["spec"]["nodeName"], "a");
         assert_eq!(pod["spec"]["containers"][0]["image"], "pleach:1");
