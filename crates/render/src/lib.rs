@@ -471,7 +471,7 @@ fn node_jobs(release: &ResolvedRelease, manifests: &[Manifest]) -> Vec<Finding> 
     });
     wrong
         .map(|file| {
-            let message = "a change of nodes needs one Job in this file, and nothing else";
+            let message = "nodes need one Job in this file, and nothing else";
             Finding::error(Kind::Repository, "node-job", message).at(Origin::new(file, 1))
         })
         .collect()

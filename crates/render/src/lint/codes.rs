@@ -184,7 +184,7 @@ pub const CODES: [Code; 103] = [
     ),
     code(
         "node-job",
-        "The file of the Job of a change of nodes contains no Job with containers, or other objects too.",
+        "The file of the Job of a change of nodes, or of a stage that preloads, contains no Job with containers, or other objects too.",
     ),
     code(
         "not-a-file",
