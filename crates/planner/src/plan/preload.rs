@@ -91,16 +91,18 @@ fn obstacle(
         let message = format!("stage {}: {why}", stage.stage);
         Some(Finding::error(Kind::Policy, "preload-unsupported", message).hint(hint))
     };
-    if rule.runner.is_some() {
-        let Some(namespace) = &ctx.desired.namespace else {
-            let why = "pods that preload need a namespace, and the release has none";
-            return refuse(why, "set `namespace` of the release, or use `job`");
-        };
+    let own = ctx.desired.namespace.as_ref();
+    if rule.runner.is_some() && own.is_none() {
+        let why = "pods that preload need a namespace, and the release has none";
+        return refuse(why, "set `namespace` of the release, or use `job`");
+    }
+    let own = own.filter(|_| rule.runner.is_some());
+    let job = ctx.desired.preload_job(rule);
+    let of_job = job.and_then(|job| job.id().namespace.as_ref());
+    for namespace in own.into_iter().chain(of_job) {
         let id = ObjectId::new("", "Namespace", None, namespace);
-        let is_missing =
-            ctx.observed.live_meta(&id).is_none() && !ctx.observed.hides_namespace(namespace);
-        if is_missing {
-            return note("the namespace of the release does not exist yet");
+        if ctx.observed.live_meta(&id).is_none() && !ctx.observed.hides_namespace(namespace) {
+            return note(&format!("namespace {namespace} does not exist yet"));
         }
     }
     let minor = minor(&ctx.observed.server_version);

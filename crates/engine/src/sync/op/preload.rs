@@ -305,13 +305,11 @@ impl Preload<'_> {
                 deleted => deleted.map(drop).map_err(|error| failure(&error)),
             }
         };
-        match tokio::time::timeout(UNDOING, deleting).await {
-            Ok(deleted) => deleted,
-            Err(_) => {
-                let message = format!("{id} could not be deleted in time");
-                Err(Failure::new(FailureKind::Cluster, message))
-            }
-        }
+        let deleted = tokio::time::timeout(UNDOING, deleting).await;
+        deleted.unwrap_or_else(|_| {
+            let message = format!("{id} could not be deleted in time");
+            Err(Failure::new(FailureKind::Cluster, message))
+        })
     }
 
     /// Waits for a moment, without holding the permit of the step. Fails on a stop request.
