@@ -99,7 +99,7 @@ demo-platform: tools-demo engines controlplane build ## Show an upgrade of chart
 	PLEACH_ENGINES="$(CURDIR)/target/engines/pleach-engines" cargo run -p pleach-testkit --bin pleach-demo-platform
 
 sandbox: tools-sandbox controlplane build ## A throw-away control plane to try things on
-	cargo run -p pleach-testkit --bin pleach-sandbox
+	cargo run --bin pleach -- sandbox
 
 test-upstream: tools-demo controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }

@@ -40,6 +40,8 @@ mod render;
 mod rollback;
 mod run;
 mod runtime;
+#[cfg(feature = "rehearsal")]
+mod sandbox;
 mod session;
 mod status;
 mod suspend;
@@ -168,6 +170,8 @@ enum Command {
     Uninstall(uninstall::UninstallArgs),
     Recover(recover::RecoverArgs),
     Run(run::RunArgs),
+    #[cfg(feature = "rehearsal")]
+    Sandbox(sandbox::SandboxArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -223,6 +227,8 @@ impl Cli {
             | Command::Uninstall(_)
             | Command::Recover(_)
             | Command::Run(_) => true,
+            #[cfg(feature = "rehearsal")]
+            Command::Sandbox(_) => true,
             Command::Init(_)
             | Command::Add(_)
             | Command::Render(_)
@@ -290,6 +296,11 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
             // The controller writes only log lines to stderr.
             let report = |line: &str| tracing::info!("{line}");
             runtime::block_on_reporting(&cancel, report, run::run(ui, &context, args))
+        }
+        #[cfg(feature = "rehearsal")]
+        Command::Sandbox(args) => {
+            let report = |_: &str| ui::write_notice("ending the control plane");
+            runtime::block_on_reporting(&cancel, report, sandbox::run(ui, &context, args))
         }
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),

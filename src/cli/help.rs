@@ -14,7 +14,7 @@ struct Group {
 }
 
 /// All commands for users, in the order of their first use.
-const GROUPS: [Group; 7] = [
+const GROUPS: &[Group] = &[
     Group {
         title: "Start",
         commands: &["init", "add", "vendor", "bootstrap", "doctor"],
@@ -38,6 +38,11 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Repair",
         commands: &["recover"],
+    },
+    #[cfg(feature = "rehearsal")]
+    Group {
+        title: "Try",
+        commands: &["sandbox"],
     },
     Group {
         title: "Program",
@@ -129,7 +134,7 @@ fn descriptions(program: &Command) -> String {
     let mut text = String::new();
     for Group { title, commands } in GROUPS {
         text.push_str(&heading(&text, "\n\n", title));
-        for name in commands {
+        for name in *commands {
             let about = program
                 .find_subcommand(name)
                 .and_then(|command| command.get_about())

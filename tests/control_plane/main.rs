@@ -95,6 +95,7 @@ mod robustness;
 mod rollback;
 mod running;
 mod samples;
+mod sandbox;
 mod schemas;
 mod secrets;
 mod selectors;

@@ -32,7 +32,7 @@ const PURE: [&str; 11] = [
 ];
 
 /// Crates with I/O.
-const IO: [&str; 7] = [
+const IO: [&str; 8] = [
     "cluster",
     "controller",
     "engine",
@@ -40,6 +40,7 @@ const IO: [&str; 7] = [
     "forge",
     "git",
     "oci",
+    "throwaway",
 ];
 
 /// Returns the folders of the product's code.

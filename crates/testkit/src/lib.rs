@@ -25,7 +25,7 @@ pub mod repository;
 pub mod scene;
 pub mod schemas;
 pub mod ssh_server;
-pub mod throwaway;
+pub use pleach_throwaway as throwaway;
 pub mod tls_front;
 pub mod upgrade;
 pub mod world;

@@ -30,6 +30,7 @@ use super::Folder;
 #[case("uninstall", &["uninstall"])]
 #[case("recover", &["recover"])]
 #[case("run", &["run"])]
+#[case("sandbox", &["sandbox"])]
 #[case("rollback", &["rollback"])]
 #[case("promote", &["promote"])]
 #[case("completion", &["completion"])]

@@ -5,7 +5,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
 };
 
-use super::ThrowawayError;
+use crate::ThrowawayError;
 
 /// Object identifier of an organization. A name can contain each type only once. This one is
 /// encoded like [`DnType::OrganizationName`] but counts as another type.

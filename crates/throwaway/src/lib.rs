@@ -1,4 +1,4 @@
-//! Throwaway control plane for tests, the demo and bounded renders.
+//! Throwaway control plane for experiments, tests and the demo.
 //!
 //! Starts etcd and the API server, and optionally the controller manager, the scheduler and kwok
 //! with nodes, as real processes in a private folder. Nothing outlives the owner: drop, panic,
@@ -6,9 +6,9 @@
 //! and reads no environment; callers provide the locations of programs.
 //!
 //! ```no_run
-//! use pleach_testkit::throwaway::{Binaries, ControlPlane, Network, Options};
+//! use pleach_throwaway::{Binaries, ControlPlane, Network, Options};
 //!
-//! # async fn example() -> Result<(), pleach_testkit::throwaway::ThrowawayError> {
+//! # async fn example() -> Result<(), pleach_throwaway::ThrowawayError> {
 //! let options = Options {
 //!     binaries: Binaries::new(None, None, Some("/home/me".into())),
 //!     controllers: true,
@@ -40,7 +40,7 @@ use std::{
 };
 
 pub use self::{
-    binaries::{Binaries, kubernetes_version},
+    binaries::{Binaries, kubernetes_minor, kubernetes_version},
     error::ThrowawayError,
 };
 
@@ -50,6 +50,9 @@ use self::{
     processes::Processes,
     ready::Waiter,
 };
+
+/// Prefix of the names of all folders.
+const FOLDERS: &str = "pleach-throwaway-";
 
 /// Components of a control plane.
 #[derive(Debug, Clone)]
@@ -109,91 +112,7 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
-        let is_isolated = match options.network {
-            Network::Host => true,
-            Network::Namespace => isolate::pods_can_answer(),
-            Network::Nodes => isolate::nodes_can_run(),
-        };
-        if !is_isolated {
-            return Err(ThrowawayError::NotIsolated);
-        }
-        if options.network == Network::Nodes && options.nodes > nodes::MAXIMUM {
-            return Err(ThrowawayError::TooManyNodes(nodes::MAXIMUM));
-        }
-        // Find all programs before starting any.
-        let programs = Programs::find(&options)?;
-        let folder = Folder::create("pleach-throwaway-")?;
-        let (port, listen) = reserve_port(options.network).map_err(ThrowawayError::ReservePort)?;
-        let server_url = format!("https://127.0.0.1:{}", listen.port());
-        let ca = Authority::new("throwaway-ca")?;
-        write_files(&folder, &ca)?;
-        let admin = ca.client("throwaway-admin", &["system:masters"])?;
-        let ca_pem = ca.pem();
-        let kubeconfig = folder.write(
-            "admin.kubeconfig",
-            &kubeconfig::kubeconfig(&server_url, &ca_pem, &admin),
-        )?;
-
-        let processes = Processes::new().map_err(|source| ThrowawayError::StartProcess {
-            name: "a thread for the control plane".to_owned(),
-            source,
-        })?;
-        let start = |name: &'static str, command: Command| {
-            start_process(&processes, &folder, name, command)
-        };
-        let waiter = Waiter {
-            processes: &processes,
-            folder: &folder,
-        };
-        let path = folder.path();
-        start("etcd", components::etcd(&programs.etcd, path))?;
-        let socket = path.join(components::ETCD_SOCKET);
-        waiter.until("etcd", async || socket.exists()).await?;
-        start(
-            "kube-apiserver",
-            components::kube_apiserver(&programs.kube_apiserver, path, listen),
-        )?;
-        let client = ready::connect(&kubeconfig).await?;
-        ready::api_server(&waiter, &client).await?;
-        if let Some(program) = &programs.kube_controller_manager {
-            start(
-                "kube-controller-manager",
-                components::kube_controller_manager(program, path),
-            )?;
-        }
-        if let Some(program) = &programs.kube_scheduler {
-            start("kube-scheduler", components::kube_scheduler(program, path))?;
-        }
-        if let Some((program, stages)) = &programs.kwok {
-            start("kwok", components::kwok(program, path, stages))?;
-            ready::create_nodes(&client, options.nodes).await?;
-        }
-        if let Some(programs) = &programs.nodes {
-            for number in (0..).take(options.nodes) {
-                for program in nodes::programs(programs, number, path)? {
-                    start(program.name, program.command)?;
-                }
-            }
-        }
-        ready::nodes(&waiter, &client, options.nodes).await?;
-        if options.controllers {
-            ready::controllers(&waiter, &client).await?;
-        }
-
-        Ok(Self {
-            audit_log: path.join(components::AUDIT_LOG),
-            processes,
-            folder,
-            binaries: options.binaries,
-            programs,
-            kubeconfig,
-            server_url,
-            ca,
-            ca_pem,
-            users: AtomicUsize::new(0),
-            listen,
-            _port: port,
-        })
+        Stored::start(options).await?.serve().await
     }
 
     /// Returns the kubeconfig of an administrator.
@@ -235,6 +154,13 @@ impl ControlPlane {
         start_process(&self.processes, &self.folder, name, command)
     }
 
+    /// Returns a program that has ended by itself, with the end of its log, if any.
+    pub fn find_ended(&self) -> Option<ThrowawayError> {
+        let (name, status) = self.processes.find_ended()?;
+        let log = self.folder.log_tail(name);
+        Some(ThrowawayError::ProcessEnded { name, status, log })
+    }
+
     /// Returns the folder, with one log per program.
     pub fn dir(&self) -> &Path {
         self.folder.path()
@@ -264,6 +190,129 @@ impl ControlPlane {
     /// Ends all processes and removes the folder, as dropping does.
     pub fn stop(self) {
         drop(self);
+    }
+}
+
+/// Store of a control plane whose API server does not run yet. Dropping it ends it.
+#[derive(Debug)]
+pub struct Stored {
+    // Declared and dropped first, as in `ControlPlane`.
+    processes: Processes,
+    folder: Folder,
+    options: Options,
+    programs: Programs,
+    port: tokio::net::TcpSocket,
+    listen: SocketAddrV4,
+}
+
+impl Stored {
+    /// Finds all programs, then starts etcd.
+    pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
+        let is_isolated = match options.network {
+            Network::Host => true,
+            Network::Namespace => isolate::pods_can_answer(),
+            Network::Nodes => isolate::nodes_can_run(),
+        };
+        if !is_isolated {
+            return Err(ThrowawayError::NotIsolated);
+        }
+        if options.network == Network::Nodes && options.nodes > nodes::MAXIMUM {
+            return Err(ThrowawayError::TooManyNodes(nodes::MAXIMUM));
+        }
+        // Find all programs before starting any.
+        let programs = Programs::find(&options)?;
+        let folder = Folder::create(FOLDERS)?;
+        let (port, listen) = reserve_port(options.network).map_err(ThrowawayError::ReservePort)?;
+        let processes = Processes::new().map_err(|source| ThrowawayError::StartProcess {
+            name: "a thread for the control plane".to_owned(),
+            source,
+        })?;
+        let stored = Self {
+            processes,
+            folder,
+            options,
+            programs,
+            port,
+            listen,
+        };
+        let path = stored.folder.path();
+        stored.run("etcd", components::etcd(&stored.programs.etcd, path))?;
+        let socket = path.join(components::ETCD_SOCKET);
+        let exists = async || socket.exists();
+        stored.waiter().until("etcd", exists).await?;
+        Ok(stored)
+    }
+
+    /// Starts the API server and the other programs, and waits until they are ready.
+    pub async fn serve(self) -> Result<ControlPlane, ThrowawayError> {
+        let path = self.folder.path();
+        let server_url = format!("https://127.0.0.1:{}", self.listen.port());
+        let ca = Authority::new("throwaway-ca")?;
+        write_files(&self.folder, &ca)?;
+        let admin = ca.client("throwaway-admin", &["system:masters"])?;
+        let ca_pem = ca.pem();
+        let kubeconfig = self.folder.write(
+            "admin.kubeconfig",
+            &kubeconfig::kubeconfig(&server_url, &ca_pem, &admin),
+        )?;
+        self.run(
+            "kube-apiserver",
+            components::kube_apiserver(&self.programs.kube_apiserver, path, self.listen),
+        )?;
+        let client = ready::connect(&kubeconfig).await?;
+        let waiter = self.waiter();
+        ready::api_server(&waiter, &client).await?;
+        if let Some(program) = &self.programs.kube_controller_manager {
+            self.run(
+                "kube-controller-manager",
+                components::kube_controller_manager(program, path),
+            )?;
+        }
+        if let Some(program) = &self.programs.kube_scheduler {
+            self.run("kube-scheduler", components::kube_scheduler(program, path))?;
+        }
+        let nodes = self.options.nodes;
+        if let Some((program, stages)) = &self.programs.kwok {
+            self.run("kwok", components::kwok(program, path, stages))?;
+            ready::create_nodes(&client, nodes).await?;
+        }
+        if let Some(programs) = &self.programs.nodes {
+            for number in (0..).take(nodes) {
+                for program in nodes::programs(programs, number, path)? {
+                    self.run(program.name, program.command)?;
+                }
+            }
+        }
+        ready::nodes(&waiter, &client, nodes).await?;
+        if self.options.controllers {
+            ready::controllers(&waiter, &client).await?;
+        }
+
+        Ok(ControlPlane {
+            audit_log: path.join(components::AUDIT_LOG),
+            processes: self.processes,
+            folder: self.folder,
+            binaries: self.options.binaries,
+            programs: self.programs,
+            kubeconfig,
+            server_url,
+            ca,
+            ca_pem,
+            users: AtomicUsize::new(0),
+            listen: self.listen,
+            _port: self.port,
+        })
+    }
+
+    fn run(&self, name: &'static str, command: Command) -> Result<(), ThrowawayError> {
+        start_process(&self.processes, &self.folder, name, command)
+    }
+
+    fn waiter(&self) -> Waiter<'_> {
+        Waiter {
+            processes: &self.processes,
+            folder: &self.folder,
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::ThrowawayError;
+use crate::ThrowawayError;
 
 /// Go module that pins the versions of the programs; `make controlplane` builds it.
-const GO_MOD: &str = include_str!("../../../../controlplane/go.mod");
+const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
 
 /// kwok stages that define the behavior of nodes and pods; created by `make controlplane`.
 pub(super) const KWOK_STAGES: &str = "kwok-stages.yaml";
@@ -17,6 +17,12 @@ pub fn kubernetes_version() -> &'static str {
         .filter_map(|line| line.trim().strip_prefix("k8s.io/kubernetes v"))
         .find_map(|rest| rest.split_whitespace().next())
         .unwrap_or_default()
+}
+
+/// Returns the minor version of the control plane, such as `1.36`.
+pub fn kubernetes_minor() -> &'static str {
+    let version = kubernetes_version();
+    version.rsplit_once('.').map_or(version, |(minor, _)| minor)
 }
 
 /// Folders with the programs. The first match wins.
@@ -33,7 +39,7 @@ impl Binaries {
     /// count as unset.
     ///
     /// ```
-    /// use pleach_testkit::throwaway::Binaries;
+    /// use pleach_throwaway::Binaries;
     ///
     /// let binaries = Binaries::new(None, None, Some("/home/me".into()));
     /// assert!(format!("{binaries:?}").contains("/home/me/.cache/pleach/controlplane/1."));
@@ -54,6 +60,13 @@ impl Binaries {
         Self {
             folders: set(kubebuilder_assets).into_iter().chain(cache).collect(),
         }
+    }
+
+    /// Searches another folder before all others.
+    #[must_use]
+    pub fn first(mut self, folder: PathBuf) -> Self {
+        self.folders.insert(0, folder);
+        self
     }
 
     /// Finds a program or file by name.

@@ -2,7 +2,8 @@
 //!
 //! Dropping it removes the folder. A killed process does not run destructors, and statics are never
 //! dropped. So a small shell waits at the end of a pipe for the owner's death, then removes the
-//! folder.
+//! folder. If the shell was killed too, as by a restart of the machine, the next folder with the same
+//! prefix removes it: the owner of a folder locks a file in it.
 #![expect(
     clippy::disallowed_methods,
     reason = "writes only inside its own folder; ThrowawayError names the path"
@@ -10,12 +11,12 @@
 
 use std::{
     fs, io,
-    os::unix::process::CommandExt as _,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use super::ThrowawayError;
+use crate::ThrowawayError;
 
 /// Waits for the end of its input, then removes the folder, and control groups with its name. Retries
 /// for a while, because dying programs can still write to it.
@@ -32,6 +33,9 @@ for attempt in 1 2 3 4 5 6 7 8 9 10; do
 done
 "#;
 
+/// File that the owner of a folder locks.
+const OWNER: &str = "owner";
+
 /// Maximum size of a log excerpt in an error, in bytes.
 const TAIL: usize = 2000;
 
@@ -40,14 +44,18 @@ pub(super) struct Folder {
     path: PathBuf,
     reaper: Child,
     lifeline: Option<ChildStdin>,
+    _lock: fs::File,
 }
 
 impl Folder {
+    /// Creates a folder that only its user can read, and removes those of killed processes.
     pub(super) fn create(prefix: &str) -> Result<Self, ThrowawayError> {
         let path = tempfile::Builder::new()
             .prefix(prefix)
             .tempdir()
             .map_err(ThrowawayError::CreateFolder)?;
+        let lock = lock(path.path()).map_err(ThrowawayError::CreateFolder)?;
+        remove_leftovers(path.path(), prefix);
         let mut reaper = Command::new("/bin/sh")
             .args(["-c", REAPER])
             .arg(path.path())
@@ -63,6 +71,7 @@ impl Folder {
             path: path.keep(),
             reaper,
             lifeline,
+            _lock: lock,
         })
     }
 
@@ -98,6 +107,36 @@ impl Folder {
     }
 }
 
+/// Locks a folder. The file appears with its lock, so that no process finds it unlocked.
+fn lock(folder: &Path) -> io::Result<fs::File> {
+    let new = folder.join("owner.new");
+    let file = fs::File::create(&new)?;
+    file.lock()?;
+    fs::rename(new, folder.join(OWNER))?;
+    Ok(file)
+}
+
+/// Removes folders beside this one whose owner was killed. Folders of other users and folders that
+/// cannot be read stay.
+fn remove_leftovers(own: &Path, prefix: &str) {
+    let (Some(parent), Ok(metadata)) = (own.parent(), own.metadata()) else {
+        return;
+    };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_candidate = entry.file_name().to_string_lossy().starts_with(prefix)
+            && path != own
+            && entry
+                .metadata()
+                .is_ok_and(|it| it.is_dir() && it.uid() == metadata.uid());
+        let is_left = is_candidate
+            && fs::File::open(path.join(OWNER)).is_ok_and(|file| file.try_lock().is_ok());
+        if is_left && let Err(error) = fs::remove_dir_all(&path) {
+            tracing::debug!(folder = %path.display(), %error, "leftover folder was not removed");
+        }
+    }
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         drop(self.lifeline.take());
@@ -121,6 +160,31 @@ mod tests {
         drop(folder);
 
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn folders_of_killed_owners_are_removed_by_the_next_start() {
+        let prefix = "pleach-folder-leftover-";
+        let running = Folder::create(prefix).unwrap();
+        let beside = |name: &str| running.path().with_file_name(format!("{prefix}{name}"));
+        let process = std::process::id();
+        let (left, unknown) = (
+            beside(&format!("{process}-left")),
+            beside(&format!("{process}-unknown")),
+        );
+        for folder in [&left, &unknown] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("admin.kubeconfig"), "{}").unwrap();
+        }
+        drop(lock(&left).unwrap());
+
+        let next = Folder::create(prefix).unwrap();
+
+        let exist = [&left, &unknown].map(|folder| folder.exists());
+        fs::remove_dir_all(unknown).unwrap();
+        // A folder without the file of an owner is not ours to remove.
+        assert_eq!(exist, [false, true]);
+        assert!(running.path().exists() && next.path().exists());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::{
 };
 
 /// Makes the kernel kill the command's process when the calling thread dies.
+#[cfg(target_os = "linux")]
 pub(super) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
     let bind = move || {
@@ -45,6 +46,10 @@ pub(super) fn die_with_parent(command: &mut Command) {
         command.pre_exec(bind);
     }
 }
+
+/// Does nothing: only Linux kills a process when its parent dies.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn die_with_parent(_command: &mut Command) {}
 
 enum Order {
     Start(&'static str, Box<Command>, SyncSender<io::Result<u32>>),
