@@ -30,6 +30,7 @@ impl Sandbox {
 
     /// Returns the folders of control planes.
     fn folders(&self) -> Vec<PathBuf> {
+        #[expect(clippy::disallowed_methods, reason = "looks for leftovers")]
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()
     }

@@ -17,7 +17,7 @@ const PRODUCTS: [&[&str]; 5] = [
 ];
 
 /// Crates without clock, files, network and randomness.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "config",
     "fields",
     "formats",
@@ -25,6 +25,7 @@ const PURE: [&str; 11] = [
     "page",
     "planner",
     "reconciler",
+    "rehearsal",
     "render",
     "report",
     "state",

@@ -123,6 +123,30 @@ impl OwnedFields {
         before
     }
 
+    /// Returns the record of the same fields with another key, for a copy of the object with other
+    /// values.
+    ///
+    /// Fields with the recorded value have the value of the copy. Fields with another value have one
+    /// that equals nothing. Fields that `manager` no longer applies are dropped.
+    #[must_use]
+    pub fn renewed(
+        &self,
+        (object, old): (&Value, FieldKey<'_>),
+        (copy, new): (&Value, FieldKey<'_>),
+        manager: &str,
+    ) -> Self {
+        let before = self.recognize(object, manager, old);
+        let pairs = before.fields.iter().filter_map(|path| {
+            let value = if before.unchanged.contains(path) {
+                new.value(path, locate::find(copy, path)?)
+            } else {
+                new.short(&[path.to_string().as_bytes(), b"changed", b"since"])
+            };
+            Some((new.path(path), value))
+        });
+        Self::of_pairs(pairs)
+    }
+
     /// Returns whether no field is recorded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -172,6 +196,25 @@ mod tests {
                 "f:spec": {"f:replicas": {}, "f:paused": {}, "f:gone": {}}}},
             {"manager": "other", "operation": "Update", "fieldsV1": others}]},
             "spec": {"replicas": replicas, "paused": true}})
+    }
+
+    #[test]
+    fn a_renewed_record_recognizes_the_same_fields_of_a_copy() {
+        let id = ObjectId::new("apps", "Deployment", Some("web"), "a");
+        let keys = [b"old".to_vec(), b"new".to_vec()].map(DigestKey::new);
+        let [old, new] = keys.each_ref().map(|key| FieldKey { id: &id, key });
+        let recorded = OwnedFields::of(&object(3, &json!({})), MANAGER, old);
+        for (live, copied, unchanged) in [(3, 9, true), (5, 9, false)] {
+            let (live, copy) = (object(live, &json!({})), object(copied, &json!({})));
+            let renewed = recorded.renewed((&live, old), (&copy, new), MANAGER);
+            let before = renewed.recognize(&copy, MANAGER, new);
+            assert_eq!(
+                before.fields,
+                recorded.recognize(&live, MANAGER, old).fields
+            );
+            assert_eq!(before.is_unchanged(".spec.replicas"), unchanged);
+            assert!(before.is_unchanged(".metadata.labels.example.org/tier"));
+        }
     }
 
     #[test]
