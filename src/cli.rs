@@ -19,6 +19,8 @@ mod completion;
 mod diff;
 mod differences;
 mod doctor;
+#[cfg(feature = "rehearsal")]
+mod dump;
 mod explain;
 mod forge;
 mod format;
@@ -171,6 +173,8 @@ enum Command {
     Recover(recover::RecoverArgs),
     Run(run::RunArgs),
     #[cfg(feature = "rehearsal")]
+    Dump(dump::DumpArgs),
+    #[cfg(feature = "rehearsal")]
     Sandbox(sandbox::SandboxArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
@@ -228,7 +232,7 @@ impl Cli {
             | Command::Recover(_)
             | Command::Run(_) => true,
             #[cfg(feature = "rehearsal")]
-            Command::Sandbox(_) => true,
+            Command::Dump(_) | Command::Sandbox(_) => true,
             Command::Init(_)
             | Command::Add(_)
             | Command::Render(_)
@@ -297,6 +301,8 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
             let report = |line: &str| tracing::info!("{line}");
             runtime::block_on_reporting(&cancel, report, run::run(ui, &context, args))
         }
+        #[cfg(feature = "rehearsal")]
+        Command::Dump(args) => runtime::block_on(&cancel, dump::run(ui, &context, args)),
         #[cfg(feature = "rehearsal")]
         Command::Sandbox(args) => {
             let report = |_: &str| ui::write_notice("ending the control plane");

@@ -42,7 +42,7 @@ const GROUPS: &[Group] = &[
     #[cfg(feature = "rehearsal")]
     Group {
         title: "Try",
-        commands: &["sandbox"],
+        commands: &["dump", "sandbox"],
     },
     Group {
         title: "Program",

@@ -85,6 +85,7 @@ mod recover;
 mod recreate;
 mod referee;
 mod refusals;
+mod rehearsal;
 mod removal;
 mod replicas;
 mod requests;

@@ -54,7 +54,7 @@ metadata: {name: open}
 data: {k: v}
 ";
 
-fn fleet(environment: &'static str) -> Fleet {
+pub(crate) fn fleet(environment: &'static str) -> Fleet {
     let fleet = Fleet::new(
         environment,
         "  []\n",

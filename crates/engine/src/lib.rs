@@ -17,6 +17,7 @@ pub mod preview_process;
 pub mod pulling;
 pub mod recover;
 pub mod refusals;
+pub mod rehearse;
 pub mod relay;
 pub mod requests;
 pub mod stop;

@@ -69,6 +69,11 @@ impl SecretValues {
         self.wholes.is_empty()
     }
 
+    /// Returns the values themselves, to search for them. Never show them.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.wholes.iter().map(String::as_str)
+    }
+
     /// Adds the values of another set.
     pub fn extend(&mut self, others: &Self) {
         self.parts.extend(others.parts.iter().cloned());

@@ -45,6 +45,7 @@ pub(super) fn etcd(path: &Path, folder: &Path) -> Command {
     command
         .args(["--name=throwaway", "--data-dir=etcd", "--log-level=warn"])
         .arg("--unsafe-no-fsync")
+        .arg("--max-request-bytes=16777216")
         .arg(format!("--listen-client-urls={ETCD}"))
         .arg(format!("--advertise-client-urls={ETCD}"))
         .arg(format!("--listen-peer-urls={peer}"))

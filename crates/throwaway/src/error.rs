@@ -98,6 +98,12 @@ pub enum ThrowawayError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A request to etcd failed.
+    #[error("failed to write the copy into etcd: {message}")]
+    Etcd {
+        /// Cause, without values.
+        message: String,
+    },
     /// The network mode requires other namespaces.
     #[error(
         "this network lacks the addresses of the control plane; run the program through isolate::reexec or isolate::run_nodes"

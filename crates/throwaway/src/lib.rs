@@ -25,6 +25,7 @@ mod binaries;
 mod certificates;
 mod components;
 mod error;
+pub mod etcd;
 mod folder;
 pub mod isolate;
 mod kubeconfig;
@@ -46,6 +47,7 @@ pub use self::{
 
 use self::{
     certificates::{Authority, SigningKey},
+    etcd::Etcd,
     folder::Folder,
     processes::Processes,
     ready::Waiter,
@@ -154,6 +156,11 @@ impl ControlPlane {
         start_process(&self.processes, &self.folder, name, command)
     }
 
+    /// Returns the client of etcd.
+    pub fn etcd(&self) -> Etcd {
+        Etcd::new(self.folder.path())
+    }
+
     /// Returns a program that has ended by itself, with the end of its log, if any.
     pub fn find_ended(&self) -> Option<ThrowawayError> {
         let (name, status) = self.processes.find_ended()?;
@@ -241,6 +248,11 @@ impl Stored {
         let exists = async || socket.exists();
         stored.waiter().until("etcd", exists).await?;
         Ok(stored)
+    }
+
+    /// Returns the client of etcd.
+    pub fn etcd(&self) -> Etcd {
+        Etcd::new(self.folder.path())
     }
 
     /// Starts the API server and the other programs, and waits until they are ready.

@@ -31,6 +31,7 @@ use super::Folder;
 #[case("recover", &["recover"])]
 #[case("run", &["run"])]
 #[case("sandbox", &["sandbox"])]
+#[case("dump", &["dump"])]
 #[case("rollback", &["rollback"])]
 #[case("promote", &["promote"])]
 #[case("completion", &["completion"])]

@@ -209,6 +209,11 @@ impl State {
         self.key.as_ref().map(StateKey::digests)
     }
 
+    /// Returns the key of digests and seals; `None` before the first apply in this cluster.
+    pub fn state_key(&self) -> Option<&StateKey> {
+        self.key.as_ref()
+    }
+
     /// Returns the record as last read or written.
     pub fn record(&self) -> &Installed {
         &self.record
