@@ -38,6 +38,8 @@ mod promote;
 mod push;
 mod recover;
 mod registry;
+#[cfg(feature = "rehearsal")]
+mod rehearse;
 mod render;
 mod rollback;
 mod run;
@@ -175,6 +177,8 @@ enum Command {
     #[cfg(feature = "rehearsal")]
     Dump(dump::DumpArgs),
     #[cfg(feature = "rehearsal")]
+    Rehearse(rehearse::RehearseArgs),
+    #[cfg(feature = "rehearsal")]
     Sandbox(sandbox::SandboxArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
@@ -232,7 +236,7 @@ impl Cli {
             | Command::Recover(_)
             | Command::Run(_) => true,
             #[cfg(feature = "rehearsal")]
-            Command::Dump(_) | Command::Sandbox(_) => true,
+            Command::Dump(_) | Command::Rehearse(_) | Command::Sandbox(_) => true,
             Command::Init(_)
             | Command::Add(_)
             | Command::Render(_)
@@ -303,6 +307,11 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         }
         #[cfg(feature = "rehearsal")]
         Command::Dump(args) => runtime::block_on(&cancel, dump::run(ui, &context, args)),
+        #[cfg(feature = "rehearsal")]
+        Command::Rehearse(args) => {
+            let report = |_: &str| ui::write_notice("ending the rehearsal");
+            runtime::block_on_reporting(&cancel, report, rehearse::run(ui, &context, args))
+        }
         #[cfg(feature = "rehearsal")]
         Command::Sandbox(args) => {
             let report = |_: &str| ui::write_notice("ending the control plane");

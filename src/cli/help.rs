@@ -41,8 +41,8 @@ const GROUPS: &[Group] = &[
     },
     #[cfg(feature = "rehearsal")]
     Group {
-        title: "Try",
-        commands: &["dump", "sandbox"],
+        title: "Rehearse",
+        commands: &["rehearse", "dump", "sandbox"],
     },
     Group {
         title: "Program",

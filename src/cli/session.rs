@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Creates the session of a loaded environment and its cluster.
-    fn on(
+    pub(super) fn on(
         ctx: &Context,
         loaded: Loaded,
         cluster: Cluster,

@@ -1,12 +1,18 @@
 //! Rehearsals and dumps on real control planes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use pleach_rehearsal::dump::Copy;
+use pleach_rehearsal::storage;
+use pleach_testkit::control_plane::binaries;
+use pleach_testkit::kubectl::Kubectl;
 use serde_json::Value;
 
-use crate::fleet::{Fleet, PLANTED, leaks};
+use crate::fleet::{Fleet, PLANTED, Run, leaks, object_writes};
+use crate::plane::control_plane;
+use crate::samples::{config_map, deployment};
 use crate::secrets;
 
 /// Writes a dump of the environment and reads it.
@@ -85,4 +91,178 @@ fn a_dump_has_no_secret_values() {
     ] {
         find(&copy, kind, name);
     }
+}
+
+/// Runs `pleach rehearse` with JSON output.
+fn rehearse(fleet: &Fleet, args: &[&str]) -> Run {
+    let programs = binaries().find("kube-apiserver").unwrap();
+    let programs = programs.parent().unwrap().to_str().unwrap();
+    let mut line = vec!["rehearse", fleet.environment, "-o", "json"];
+    line.extend(["--pod-delay", "0s", "--control-plane", programs]);
+    line.extend(args);
+    fleet.run(&line)
+}
+
+/// Returns the planned and executed writes of a report.
+fn writes(report: &Value) -> [u64; 2] {
+    let releases = report["releases"].as_array().unwrap();
+    let stages: Vec<&Value> = releases
+        .iter()
+        .flat_map(|release| release["stages"].as_array().unwrap())
+        .collect();
+    ["planned", "writes"].map(|field| stages.iter().filter_map(|it| it[field].as_u64()).sum())
+}
+
+/// The rehearsal of an upgrade makes the writes of the upgrade, and none of them in the cluster.
+#[test]
+fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
+    let fleet = secrets::fleet("rehearsed");
+    let open = |value: &str| {
+        let files = [
+            config_map("open", value),
+            deployment("server"),
+            config_map("next", value),
+        ];
+        files[..if value == "v" { 2 } else { 3 }].join("---\n")
+    };
+    fleet.write("manifests/web/v1.0.0/open.yaml", &open("v"));
+    fleet.edit(
+        "manifests/web/v1.0.0/literal.yaml",
+        "name: open",
+        "name: dropped",
+    );
+    fleet.commit();
+    fleet.run(&["apply", "rehearsed", "--yes"]).ended_with(0);
+    fleet.write("manifests/web/v1.0.0/open.yaml", &open("w"));
+    fleet.edit(
+        "manifests/web/v1.0.0/literal.yaml",
+        "name: dropped",
+        "name: other",
+    );
+    fleet.edit_environment("pw-Xq7hush9vB2", "pw-Xq7hush9vB2-new");
+    fleet.commit();
+
+    let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(0).json());
+
+    assert_eq!(report["verdict"], "passed", "{report:#}");
+    assert_eq!(report["plan"]["agreement"], "same");
+    let (_, events) =
+        fleet.watched(|fleet| fleet.run(&["apply", "rehearsed", "--yes"]).ended_with(0));
+    let done = object_writes(&events);
+    let [planned, made] = writes(&report);
+    assert_eq!(planned, made);
+    assert_eq!(made, done.len() as u64, "{done:#?} {report:#}");
+}
+
+/// One object of each built-in kind. Objects of kinds that are missing here exist in every cluster.
+const ONE_OF_EACH: &str = r#"
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}
+{apiVersion: v1, kind: LimitRange, metadata: {name: a}, spec: {limits: []}}
+{apiVersion: v1, kind: Node, metadata: {name: storage-keys}}
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: storage-keys}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /x}}}
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: a}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: a, image: a}]}}
+{apiVersion: v1, kind: PodTemplate, metadata: {name: a}, template: {spec: {containers: [{name: a, image: a}]}}}
+{apiVersion: v1, kind: ReplicationController, metadata: {name: a}, spec: {replicas: 0, selector: {a: a}, template: {metadata: {labels: {a: a}}, spec: {containers: [{name: a, image: a}]}}}}
+{apiVersion: v1, kind: ResourceQuota, metadata: {name: a}, spec: {}}
+{apiVersion: v1, kind: Secret, metadata: {name: a}}
+{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80}]}}
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: a}}
+{apiVersion: v1, kind: Endpoints, metadata: {name: b}, subsets: [{addresses: [{ip: 192.0.2.1}], ports: [{port: 80}]}]}
+{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: a}, revision: 1}
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: a}, spec: {selector: {matchLabels: {a: a}}, template: {metadata: {labels: {a: a}}, spec: {nodeSelector: {no: node}, containers: [{name: a, image: a}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {replicas: 0, selector: {matchLabels: {a: a}}, template: {metadata: {labels: {a: a}}, spec: {containers: [{name: a, image: a}]}}}}
+{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: a}, spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a}]}}}}
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: a}, spec: {replicas: 0, serviceName: a, selector: {matchLabels: {a: c}}, template: {metadata: {labels: {a: c}}, spec: {containers: [{name: a, image: a}]}}}}
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: a}, spec: {schedule: "0 0 1 1 *", suspend: true, jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}}}}
+{apiVersion: batch/v1, kind: Job, metadata: {name: a}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}}
+{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: a}, spec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}}}
+{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: a}, spec: {minAvailable: 1}}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: a}, rules: []}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: a}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: a}, subjects: []}
+{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: a}, spec: {defaultBackend: {service: {name: a, port: {number: 80}}}}}
+{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: storage-keys}, spec: {controller: example.org/a}}
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}}}
+{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: storage-keys}, provisioner: example.org/a}
+{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: storage-keys}, spec: {}}
+{apiVersion: storage.k8s.io/v1, kind: CSINode, metadata: {name: storage-keys}, spec: {drivers: []}}
+{apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, metadata: {name: a}, storageClassName: storage-keys}
+{apiVersion: storage.k8s.io/v1, kind: VolumeAttachment, metadata: {name: storage-keys}, spec: {attacher: example.org/a, nodeName: storage-keys, source: {persistentVolumeName: storage-keys}}}
+{apiVersion: storage.k8s.io/v1, kind: VolumeAttributesClass, metadata: {name: storage-keys}, driverName: example.org/a, parameters: {a: a}}
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: storage-keys}, handler: a}
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a}, addressType: IPv4, endpoints: []}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: storage-keys}, spec: {matchConstraints: {resourceRules: [{apiGroups: [none.example.org], apiVersions: [v1], operations: [CREATE], resources: [nones]}]}, validations: [{expression: "true"}]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: storage-keys}, spec: {policyName: absent-storage-keys, validationActions: [Deny]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicy, metadata: {name: storage-keys}, spec: {reinvocationPolicy: Never, matchConstraints: {resourceRules: [{apiGroups: [none.example.org], apiVersions: [v1], operations: [CREATE], resources: [nones]}]}, mutations: [{patchType: JSONPatch, jsonPatch: {expression: "[]"}}]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicyBinding, metadata: {name: storage-keys}, spec: {policyName: absent-storage-keys}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: storage-keys}, webhooks: []}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: storage-keys}, webhooks: []}
+{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: storage-keys}, spec: {}}
+{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: a}, spec: {}}
+{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: a}, spec: {spec: {}}}
+{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: storage-keys}, spec: {driver: example.org, pool: {name: a, generation: 1, resourceSliceCount: 1}, allNodes: true, devices: []}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gears.storage-keys.example.org}, spec: {group: storage-keys.example.org, scope: Namespaced, names: {plural: gears, kind: Gear}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}
+"#;
+
+/// Objects that every cluster has.
+const DEFAULTS: &str = r"
+{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: cluster-admin}}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: cluster-admin}}
+{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}}
+{apiVersion: networking.k8s.io/v1, kind: IPAddress, metadata: {name: 10.0.0.1}}
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: system-node-critical}}
+{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1.apps}}
+";
+
+/// Returns the identity of an object in one line. Namespaced ones have names of one letter.
+fn identity(line: &str) -> Value {
+    let field = |name: &str| {
+        let rest = line.split_once(&format!("{name}: ")).unwrap().1;
+        rest.split([',', '}']).next().unwrap()
+    };
+    let name = field("{name");
+    let namespace = (name.len() == 1).then_some("default");
+    serde_json::json!({
+        "apiVersion": field("{apiVersion"), "kind": field("kind"),
+        "metadata": {"name": name, "namespace": namespace},
+    })
+}
+
+/// The table of keys is that of the API server.
+#[test]
+fn the_key_of_an_object_of_each_kind_is_known() {
+    let plane = control_plane();
+    let kubectl = Kubectl::new(plane.kubectl(), plane.kubeconfig());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("objects.yaml");
+    let lines = || ONE_OF_EACH.lines().filter(|line| !line.is_empty());
+    #[expect(clippy::disallowed_methods, reason = "the file is of this test")]
+    fs::write(&file, lines().collect::<Vec<_>>().join("\n---\n")).unwrap();
+    kubectl
+        .run(&["create", "-f", file.to_str().unwrap()])
+        .unwrap();
+
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let keys = runtime.block_on(plane.etcd().keys()).unwrap();
+
+    let mut seen = BTreeSet::new();
+    for line in lines().chain(DEFAULTS.lines().filter(|line| !line.is_empty())) {
+        let object = identity(line);
+        let key = storage::key(&object, |_, _| None).unwrap();
+        let similar: Vec<&String> = keys
+            .iter()
+            .filter(|it| it.ends_with(&format!("/{}", key.rsplit('/').next().unwrap())))
+            .collect();
+        assert!(keys.contains(&key), "{key}: {similar:?}");
+        let [group, kind, ..] = pleach_rehearsal::dump::position(&object);
+        seen.insert(format!("{group}/{kind}"));
+    }
+    let all: BTreeSet<String> = storage::built_in()
+        .map(|(kind, _)| kind.to_owned())
+        .collect();
+    assert_eq!(
+        all.difference(&seen).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
 }

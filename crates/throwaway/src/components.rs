@@ -5,6 +5,7 @@
 
 use std::{net::SocketAddrV4, path::Path, process::Command};
 
+use super::CopyOptions;
 use super::isolate::{API_ADDRESS, NODE_ADDRESS, POD_RANGE, SERVICE_RANGE};
 
 /// Socket of etcd, relative to the folder. It needs no free port and avoids the length limit of
@@ -25,6 +26,19 @@ rules:
 
 /// Audit log, relative to the folder.
 pub(super) const AUDIT_LOG: &str = "audit.log";
+
+/// File with the tokens of users, relative to the folder.
+pub(super) const TOKENS: &str = "tokens.csv";
+
+/// Returns the content of the file with the tokens.
+pub(super) fn tokens(copy: &CopyOptions) -> String {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let (name, groups) = &copy.user;
+    let fields = [&copy.token, name, name, &groups.join(",")];
+    let mut line = fields.map(|field| quoted(field)).join(",");
+    line.push('\n');
+    line
+}
 
 /// Creates the command of a program that runs in the folder.
 pub(super) fn program(path: &Path, folder: &Path) -> Command {
@@ -54,7 +68,13 @@ pub(super) fn etcd(path: &Path, folder: &Path) -> Command {
     command
 }
 
-pub(super) fn kube_apiserver(path: &Path, folder: &Path, listen: SocketAddrV4) -> Command {
+pub(super) fn kube_apiserver(
+    path: &Path,
+    folder: &Path,
+    listen: SocketAddrV4,
+    copy: Option<&CopyOptions>,
+) -> Command {
+    let ranges = copy.map_or(SERVICE_RANGE, |copy| &copy.service_ranges);
     let mut command = program(path, folder);
     command
         .arg(format!("--etcd-servers={ETCD}"))
@@ -62,7 +82,7 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, listen: SocketAddrV4) -
         .arg(format!("--secure-port={}", listen.port()))
         .arg("--permit-port-sharing=true") // we keep the port reserved
         .arg(format!("--advertise-address={API_ADDRESS}"))
-        .arg(format!("--service-cluster-ip-range={SERVICE_RANGE}"))
+        .arg(format!("--service-cluster-ip-range={ranges}"))
         .args(["--cert-dir=apiserver", "--client-ca-file=ca.crt"])
         .args([
             "--tls-cert-file=server.crt",
@@ -87,14 +107,26 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, listen: SocketAddrV4) -
         ])
         // The plugin taints new nodes until the node lifecycle controller removes the taint. The
         // node lifecycle controller must not run, because kwok's nodes have no kubelet.
-        .arg("--disable-admission-plugins=TaintNodesByCondition")
+        .arg(format!(
+            "--disable-admission-plugins=TaintNodesByCondition{}",
+            if copy.is_some() { NO_WEBHOOKS } else { "" }
+        ))
         .arg("--audit-policy-file=audit-policy.yaml")
         .arg(format!("--audit-log-path={AUDIT_LOG}"))
         .arg("--audit-log-maxsize=100000"); // one file, whatever happens
+    if copy.is_some() {
+        command.arg(format!("--token-auth-file={TOKENS}"));
+    }
     command
 }
 
-pub(super) fn kube_controller_manager(path: &Path, folder: &Path) -> Command {
+/// Admission plugins that call webhooks, whose pods do not run.
+const NO_WEBHOOKS: &str = ",MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
+
+/// Controllers that act on time or on measured load.
+const TIMED: &str = ",-cronjob-controller,-horizontal-pod-autoscaler-controller,-ttl-controller,-ttl-after-finished-controller";
+
+pub(super) fn kube_controller_manager(path: &Path, folder: &Path, is_copy: bool) -> Command {
     let mut command = program(path, folder);
     command
         .args([
@@ -102,7 +134,10 @@ pub(super) fn kube_controller_manager(path: &Path, folder: &Path) -> Command {
             "--leader-elect=false",
             "--secure-port=0",
         ])
-        .arg("--controllers=*,-nodeipam,-nodelifecycle,-cloud-node-lifecycle")
+        .arg(format!(
+            "--controllers=*,-nodeipam,-nodelifecycle,-cloud-node-lifecycle{}",
+            if is_copy { TIMED } else { "" }
+        ))
         .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
         .args([
             "--root-ca-file=ca.crt",

@@ -25,6 +25,15 @@ pub enum ThrowawayError {
         #[source]
         source: io::Error,
     },
+    /// A file of the programs could not be read.
+    #[error("failed to read {}", path.display())]
+    ReadFile {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
     /// A certificate could not be made.
     #[error("failed to make the certificate of {subject}")]
     MakeCertificate {

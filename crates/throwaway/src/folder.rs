@@ -14,6 +14,7 @@ use std::{
     os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
+    time::Duration,
 };
 
 use crate::ThrowawayError;
@@ -85,6 +86,27 @@ impl Folder {
             Ok(()) => Ok(path),
             Err(source) => Err(ThrowawayError::WriteFile { path, source }),
         }
+    }
+
+    /// Writes a copy of kwok's stages in which pods become ready after a delay.
+    pub(super) fn delayed_pods(
+        &self,
+        stages: &Path,
+        delay: Duration,
+    ) -> Result<PathBuf, ThrowawayError> {
+        let text = fs::read_to_string(stages).map_err(|source| ThrowawayError::ReadFile {
+            path: stages.to_owned(),
+            source,
+        })?;
+        let start = "  name: pod-ready\nspec:\n";
+        let delay = format!(
+            "  delay:\n    durationMilliseconds: {}\n",
+            delay.as_millis()
+        );
+        self.write(
+            "delayed-stages.yaml",
+            &text.replacen(start, &format!("{start}{delay}"), 1),
+        )
     }
 
     /// Opens the log of a program for appending.

@@ -38,6 +38,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 pub use self::{
@@ -72,6 +73,28 @@ pub struct Options {
     pub network: Network,
 }
 
+/// Settings of a control plane that holds a copy of a cluster.
+#[derive(Clone)]
+pub struct CopyOptions {
+    /// Address ranges of Services, separated by commas, as the cluster has them.
+    pub service_ranges: String,
+    /// User name and groups for the token.
+    pub user: (String, Vec<String>),
+    /// Bearer token of the user. It must be random.
+    pub token: String,
+    /// Time until a new pod is ready.
+    pub pod_delay: Duration,
+}
+
+impl std::fmt::Debug for CopyOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopyOptions")
+            .field("service_ranges", &self.service_ranges)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Network of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
@@ -102,6 +125,8 @@ pub struct ControlPlane {
     binaries: Binaries,
     programs: Programs,
     kubeconfig: PathBuf,
+    copy_kubeconfig: Option<PathBuf>,
+    copy: Option<CopyOptions>,
     audit_log: PathBuf,
     server_url: String,
     ca: Authority,
@@ -120,6 +145,11 @@ impl ControlPlane {
     /// Returns the kubeconfig of an administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// Returns the kubeconfig of the user of a copy.
+    pub fn copy_kubeconfig(&self) -> Option<&Path> {
+        self.copy_kubeconfig.as_deref()
     }
 
     /// Returns the address of the API server.
@@ -149,7 +179,12 @@ impl ControlPlane {
             Component::Etcd => ("etcd", components::etcd(&programs.etcd, path)),
             Component::ApiServer => (
                 "kube-apiserver",
-                components::kube_apiserver(&programs.kube_apiserver, path, self.listen),
+                components::kube_apiserver(
+                    &programs.kube_apiserver,
+                    path,
+                    self.listen,
+                    self.copy.as_ref(),
+                ),
             ),
         };
         self.processes.kill(name);
@@ -207,6 +242,7 @@ pub struct Stored {
     processes: Processes,
     folder: Folder,
     options: Options,
+    copy: Option<CopyOptions>,
     programs: Programs,
     port: tokio::net::TcpSocket,
     listen: SocketAddrV4,
@@ -215,6 +251,26 @@ pub struct Stored {
 impl Stored {
     /// Finds all programs, then starts etcd.
     pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
+        Self::start_with(options, None).await
+    }
+
+    /// Starts etcd for a copy of a cluster. Its API server calls no webhooks, its nodes are those
+    /// of the copy, and controllers that act on time do not run.
+    pub async fn start_copy(binaries: Binaries, copy: CopyOptions) -> Result<Self, ThrowawayError> {
+        let options = Options {
+            binaries,
+            controllers: true,
+            scheduler: true,
+            nodes: 0,
+            network: Network::Host,
+        };
+        Self::start_with(options, Some(copy)).await
+    }
+
+    async fn start_with(
+        options: Options,
+        copy: Option<CopyOptions>,
+    ) -> Result<Self, ThrowawayError> {
         let is_isolated = match options.network {
             Network::Host => true,
             Network::Namespace => isolate::pods_can_answer(),
@@ -227,7 +283,7 @@ impl Stored {
             return Err(ThrowawayError::TooManyNodes(nodes::MAXIMUM));
         }
         // Find all programs before starting any.
-        let programs = Programs::find(&options)?;
+        let programs = Programs::find(&options, copy.is_some())?;
         let folder = Folder::create(FOLDERS)?;
         let (port, listen) = reserve_port(options.network).map_err(ThrowawayError::ReservePort)?;
         let processes = Processes::new().map_err(|source| ThrowawayError::StartProcess {
@@ -238,6 +294,7 @@ impl Stored {
             processes,
             folder,
             options,
+            copy,
             programs,
             port,
             listen,
@@ -267,17 +324,23 @@ impl Stored {
             "admin.kubeconfig",
             &kubeconfig::kubeconfig(&server_url, &ca_pem, &admin),
         )?;
-        self.run(
-            "kube-apiserver",
-            components::kube_apiserver(&self.programs.kube_apiserver, path, self.listen),
-        )?;
+        let copy_kubeconfig = match &self.copy {
+            Some(copy) => {
+                self.folder
+                    .write(components::TOKENS, &components::tokens(copy))?;
+                let text = kubeconfig::with_token(&server_url, &ca_pem, &copy.token);
+                Some(self.folder.write("user.kubeconfig", &text)?)
+            }
+            None => None,
+        };
+        self.run("kube-apiserver", self.api_server())?;
         let client = ready::connect(&kubeconfig).await?;
         let waiter = self.waiter();
         ready::api_server(&waiter, &client).await?;
         if let Some(program) = &self.programs.kube_controller_manager {
             self.run(
                 "kube-controller-manager",
-                components::kube_controller_manager(program, path),
+                components::kube_controller_manager(program, path, self.copy.is_some()),
             )?;
         }
         if let Some(program) = &self.programs.kube_scheduler {
@@ -285,6 +348,12 @@ impl Stored {
         }
         let nodes = self.options.nodes;
         if let Some((program, stages)) = &self.programs.kwok {
+            let delay = self.copy.as_ref().map(|copy| copy.pod_delay);
+            let delay = delay.filter(|delay| !delay.is_zero());
+            let stages = match delay {
+                Some(delay) => &self.folder.delayed_pods(stages, delay)?,
+                None => stages,
+            };
             self.run("kwok", components::kwok(program, path, stages))?;
             ready::create_nodes(&client, nodes).await?;
         }
@@ -307,6 +376,8 @@ impl Stored {
             binaries: self.options.binaries,
             programs: self.programs,
             kubeconfig,
+            copy_kubeconfig,
+            copy: self.copy,
             server_url,
             ca,
             ca_pem,
@@ -318,6 +389,15 @@ impl Stored {
 
     fn run(&self, name: &'static str, command: Command) -> Result<(), ThrowawayError> {
         start_process(&self.processes, &self.folder, name, command)
+    }
+
+    fn api_server(&self) -> Command {
+        components::kube_apiserver(
+            &self.programs.kube_apiserver,
+            self.folder.path(),
+            self.listen,
+            self.copy.as_ref(),
+        )
     }
 
     fn waiter(&self) -> Waiter<'_> {
@@ -341,11 +421,11 @@ struct Programs {
 }
 
 impl Programs {
-    fn find(options: &Options) -> Result<Self, ThrowawayError> {
+    fn find(options: &Options, is_copy: bool) -> Result<Self, ThrowawayError> {
         let find = |name| options.binaries.find(name);
         let find_if = |is_needed: bool, name| is_needed.then(|| find(name)).transpose();
         let has_real_nodes = options.network == Network::Nodes;
-        let has_kwok = options.nodes > 0 && !has_real_nodes;
+        let has_kwok = (options.nodes > 0 || is_copy) && !has_real_nodes;
         Ok(Self {
             etcd: find("etcd")?,
             kube_apiserver: find("kube-apiserver")?,

@@ -1,0 +1,560 @@
+//! `pleach rehearse`: executes a plan on a copy of the cluster in a throwaway control plane.
+
+mod observe;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use jiff::{SignedDuration, Timestamp};
+use pleach_model::object::{GroupKind, ObjectId};
+use pleach_planner::plan::{Action, Plan};
+use pleach_rehearsal::compare::{effects, first_difference};
+use pleach_rehearsal::dump::Copy;
+use pleach_rehearsal::report::{
+    Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage, Verdict as Result_,
+};
+use pleach_rehearsal::storage;
+use pleach_throwaway::etcd::Entry;
+use pleach_throwaway::{ControlPlane, CopyOptions, Stored, kubernetes_version};
+use serde_json::Value;
+
+use super::dump::{options, planned, redacted};
+use super::error::{CliError, Kind};
+use super::sandbox::ProgramArgs;
+use super::session::{Planned, Session, agent};
+use super::verdict::Verdict;
+use super::{Context, Exit, Target, Ui, format};
+use pleach_cluster::{Cluster, Connection};
+use pleach_engine::load::Loaded;
+use pleach_engine::rehearse;
+
+/// Age from which a dump is reported as old.
+const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Execute a plan on a copy of the cluster
+///
+/// Copies the objects that the plan is about into a throwaway control plane,
+/// executes the plan there, and reports what the API server refuses, and in
+/// which stage. Nothing is written to your cluster. Secret values are replaced
+/// before they reach a disk. Pods are simulated, webhooks are not called, and
+/// operators do not run: the report lists such facts as not comparable.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach rehearse production                          all releases
+  pleach rehearse production/web --revision upgrade   one release, at a branch
+  pleach rehearse production --from-dump FILE -o json without a cluster, as in a pipeline
+  pleach rehearse production --keep                   leave the copy running, to look around")]
+pub(crate) struct RehearseArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// Use the copy in this file, written by `pleach dump`
+    #[arg(long, value_name = "FILE")]
+    from_dump: Option<PathBuf>,
+
+    #[command(flatten)]
+    programs: ProgramArgs,
+
+    /// Time until a simulated pod is ready
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pod_delay: SignedDuration,
+
+    /// Maximum duration of the whole rehearsal
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    timeout: SignedDuration,
+
+    /// Leave the control plane running until Ctrl-C, with redacted data
+    #[arg(long)]
+    keep: bool,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: RehearseOutput,
+}
+
+/// Formats of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RehearseOutput {
+    /// For people.
+    Text,
+    /// For the comment of a pull request.
+    Markdown,
+    /// For programs.
+    Json,
+}
+
+/// Copy to rehearse on.
+struct Source {
+    copy: Copy,
+    loaded: Loaded,
+    /// Duration of the copy; `None` for a dump.
+    took: Option<Duration>,
+    /// Effects of the plans for the cluster, by release; `None` for a dump.
+    expected: Option<Expected>,
+    cluster_id: Option<pleach_planner::observe::ClusterId>,
+}
+
+struct Expected {
+    by_release: BTreeMap<String, Vec<pleach_rehearsal::compare::Effect>>,
+    redacted: std::collections::BTreeSet<ObjectId>,
+    digests: Vec<String>,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Result<Exit, CliError> {
+    let binaries = args.programs.binaries();
+    // Before the cluster is read.
+    for name in [
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kwok",
+    ] {
+        binaries.find(name)?;
+    }
+    let timeout = Duration::try_from(args.timeout).unwrap_or_default();
+    let deadline = Instant::now() + timeout;
+    let source = match &args.from_dump {
+        Some(path) => from_dump(ui, ctx, &args.target, path)?,
+        None => match from_cluster(ui, ctx, &args.target).await? {
+            Ok(source) => source,
+            Err(exit) => return Ok(exit),
+        },
+    };
+    ensure_version(&source.copy.header.kubernetes)?;
+    let user = (
+        source.copy.header.user.clone(),
+        source.copy.header.groups.clone(),
+    );
+    let token = rehearse::random_key()?;
+    let copy_options = CopyOptions {
+        service_ranges: service_ranges(&source.copy),
+        user,
+        token: token.iter().map(|byte| format!("{byte:02x}")).collect(),
+        pod_delay: Duration::try_from(args.pod_delay).unwrap_or_default(),
+    };
+    let (entries, not_stored) = entries(&source.copy, &source.loaded);
+    let starting = async {
+        let stored = Stored::start_copy(binaries, copy_options).await?;
+        stored.etcd().put(&entries).await?;
+        stored.serve().await
+    };
+    let plane = tokio::select! {
+        plane = starting => plane?,
+        () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
+    };
+    let rehearsing = rehearsed(ui, ctx, &args.target, source, &plane);
+    let rehearsing = tokio::time::timeout(deadline - Instant::now(), Box::pin(rehearsing));
+    let mut report = tokio::select! {
+        report = rehearsing => report.map_err(|_| {
+            let message = format!("the rehearsal was not finished after {} s", timeout.as_secs());
+            CliError::new(Kind::Failed, message).hint("--timeout sets the maximum duration")
+        })??,
+        () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
+    };
+    if let Some(ended) = plane.find_ended() {
+        return Err(ended.into());
+    }
+    report.copied.left_out.extend(not_stored);
+    match args.output {
+        RehearseOutput::Text => ui.print(report.text()),
+        RehearseOutput::Markdown => ui.print(report.markdown().trim_end()),
+        RehearseOutput::Json => ui.print(format::json(&serde_json::json!(report))),
+    }
+    if args.keep {
+        ui.flush();
+        ui.notice(format_args!(
+            "the copy, with redacted data, runs until Ctrl-C: export KUBECONFIG={}",
+            plane.kubeconfig().display()
+        ));
+        ctx.cancel.cancelled().await;
+    }
+    Ok(match report.verdict {
+        Result_::Passed => Exit::DONE,
+        Result_::WouldFail | Result_::Differs => Exit::FAILED,
+        Result_::Refused => Exit::POLICY,
+    })
+}
+
+/// Plans on the cluster and copies it. The inner error is the exit code of a plan that is refused.
+async fn from_cluster(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+) -> Result<Result<Source, Exit>, CliError> {
+    let session = Session::open_to_apply(ui, ctx, target, options(), None).await?;
+    let plans = planned(ui, ctx, &session, target).await?;
+    let mut exit = Exit::DONE;
+    for one in &plans {
+        let verdict = Verdict(&one.plan);
+        if let Err(error) = verdict.ensure_allowed() {
+            ui.error(&error);
+            exit = exit.and(error.exit());
+        } else if one
+            .plan
+            .changes
+            .iter()
+            .any(|it| it.action == Action::Blocked)
+        {
+            ui.findings(&verdict.remarks());
+            exit = exit.and(verdict.blocks());
+        }
+    }
+    if exit != Exit::DONE {
+        ui.notice("nothing was rehearsed: the plan itself is refused");
+        return Ok(Err(exit));
+    }
+    let started = Instant::now();
+    let redacted = redacted(&session, &plans).await?;
+    let by_release = plans
+        .iter()
+        .map(|one| {
+            let name = one.plan.release.to_string();
+            (name, effects(&one.plan, &redacted.redacted))
+        })
+        .collect();
+    let digests = plans.iter().map(|one| one.plan.effects().to_string());
+    Ok(Ok(Source {
+        took: Some(started.elapsed()),
+        expected: Some(Expected {
+            by_release,
+            digests: digests.collect(),
+            redacted: redacted.redacted,
+        }),
+        cluster_id: session.cluster_id().cloned(),
+        copy: redacted.copy,
+        loaded: redacted.loaded,
+    }))
+}
+
+/// Reads a dump.
+fn from_dump(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+    path: &std::path::Path,
+) -> Result<Source, CliError> {
+    let loaded = ctx.load(target)?;
+    ui.findings(&loaded.findings);
+    ctx.ensure_accepted(target, &loaded)?;
+    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+        CliError::new(Kind::Failed, format!("{}: {error}", path.display()))
+    };
+    let file = pleach_files::read(path)?;
+    let copy = Copy::read(file.as_slice()).map_err(|error| failed(error.into()))?;
+    if copy.header.environment != target.environment {
+        return Err(CliError::usage(format!(
+            "{} is a dump of environment {}",
+            path.display(),
+            copy.header.environment
+        )));
+    }
+    let age = copy.header.at.parse::<Timestamp>();
+    if let Ok(at) = age
+        && Timestamp::now().duration_since(at) > OLD
+    {
+        ui.notice(format_args!(
+            "warning: the dump is of {at}, more than 7 days ago"
+        ));
+    }
+    Ok(Source {
+        loaded: rehearse::fitting(&loaded, &copy)?,
+        cluster_id: loaded
+            .environment
+            .cluster
+            .id
+            .clone()
+            .map(pleach_planner::observe::ClusterId),
+        copy,
+        took: None,
+        expected: None,
+    })
+}
+
+/// Refuses a cluster whose minor version is more than one apart from that of the programs.
+fn ensure_version(cluster: &str) -> Result<(), CliError> {
+    let minor = |version: &str| -> Option<u32> {
+        let version = version.trim_start_matches('v');
+        version.split('.').nth(1)?.parse().ok()
+    };
+    match (minor(cluster), minor(kubernetes_version())) {
+        (Some(one), Some(other)) if one.abs_diff(other) > 1 => Err(CliError::new(
+            Kind::Cluster,
+            format!(
+                "the cluster has Kubernetes {cluster}, and the throwaway control plane {}: they are more than one minor version apart",
+                kubernetes_version()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the address ranges of Services of the cluster.
+fn service_ranges(copy: &Copy) -> String {
+    let ranges = copy
+        .objects
+        .iter()
+        .find(|it| it["kind"] == "ServiceCIDR" && it["metadata"]["name"] == "kubernetes")
+        .and_then(|it| it["spec"]["cidrs"].as_array());
+    let ranges: Vec<&str> = ranges
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    if ranges.is_empty() {
+        "10.0.0.0/16".to_owned()
+    } else {
+        ranges.join(",")
+    }
+}
+
+/// Returns the objects as etcd stores them, and those without a place.
+fn entries(copy: &Copy, loaded: &Loaded) -> (Vec<Entry>, Vec<pleach_rehearsal::dump::LeftOut>) {
+    let crds = copy
+        .objects
+        .iter()
+        .filter(|it| it["kind"] == "CustomResourceDefinition");
+    let plurals: BTreeMap<(String, String), String> = crds
+        .filter_map(|crd| {
+            let (spec, text) = (&crd["spec"], |it: &Value| it.as_str().map(str::to_owned));
+            let names = &spec["names"];
+            let kind = (text(&spec["group"])?, text(&names["kind"])?);
+            Some((kind, text(&names["plural"])?))
+        })
+        .collect();
+    let is_ours = |name: &Value| {
+        let mut manifests = loaded.rendered.iter().flat_map(|(_, it)| &it.manifests);
+        manifests.any(|it| it.id().kind == "CustomResourceDefinition" && *name == it.id().name)
+    };
+    let (mut entries, mut left_out) = (Vec::new(), Vec::new());
+    for object in &copy.objects {
+        if is_foreign_api(object) {
+            continue;
+        }
+        let plural =
+            |group: &str, kind: &str| plurals.get(&(group.to_owned(), kind.to_owned())).cloned();
+        let Some(key) = storage::key(object, plural) else {
+            left_out.push(pleach_rehearsal::dump::LeftOut {
+                what: format!("{} {}", object["kind"], object["metadata"]["name"]),
+                why: "its place in etcd is not known".to_owned(),
+            });
+            continue;
+        };
+        let mut object = object.clone();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+            metadata.remove("selfLink");
+        }
+        if converts(&object) && !is_ours(&object["metadata"]["name"]) {
+            object["spec"]["conversion"] = serde_json::json!({"strategy": "None"});
+        }
+        entries.push(Entry {
+            key,
+            value: object.to_string().into_bytes(),
+        });
+    }
+    (entries, left_out)
+}
+
+/// Returns whether a webhook converts the objects of a CRD.
+fn converts(object: &Value) -> bool {
+    object["kind"] == "CustomResourceDefinition"
+        && object["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// Returns whether an object registers an aggregated API, whose server does not run.
+fn is_foreign_api(object: &Value) -> bool {
+    object["kind"] == "APIService" && object["spec"]["service"].is_object()
+}
+
+/// Returns the facts of a copy that a rehearsal cannot answer.
+fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
+    let mut facts = Vec::new();
+    let mut add = |kind: &str, what: String| {
+        facts.push(NotComparable {
+            kind: kind.to_owned(),
+            what,
+        });
+    };
+    for object in &copy.objects {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let kind = object["kind"].as_str().unwrap_or_default();
+        if kind.ends_with("WebhookConfiguration")
+            && object["webhooks"]
+                .as_array()
+                .is_some_and(|it| !it.is_empty())
+        {
+            add("webhook", format!("{kind}/{name} is not called"));
+        }
+        if converts(object) {
+            add("conversion", format!("the webhook of {name} is not called"));
+        }
+        if is_foreign_api(object) {
+            add(
+                "aggregated",
+                format!("APIService/{name} is left out: its server does not run"),
+            );
+        }
+    }
+    if is_dump {
+        add(
+            "secret",
+            "values of Secrets are compared by their keys only".to_owned(),
+        );
+    }
+    facts
+}
+
+/// Plans and executes the releases on the copy.
+async fn rehearsed(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+    source: Source,
+    plane: &ControlPlane,
+) -> Result<Report, CliError> {
+    let mut connection = Connection::new(agent(None));
+    connection.kubeconfig = plane.copy_kubeconfig().map(std::path::Path::to_path_buf);
+    let cluster = Cluster::connect(&connection).await?;
+    let kubernetes = cluster.server_version().await?;
+    let Source {
+        copy,
+        loaded,
+        took,
+        expected,
+        cluster_id,
+    } = source;
+    let kinds: std::collections::BTreeSet<(&str, &str)> = copy
+        .objects
+        .iter()
+        .filter_map(|it| Some((it["apiVersion"].as_str()?, it["kind"].as_str()?)))
+        .collect();
+    let mut report = Report {
+        format: FORMAT,
+        environment: loaded.environment.name.clone(),
+        revision: loaded.revision.to_string(),
+        copied: Copied {
+            objects: copy.objects.len(),
+            kinds: kinds.len(),
+            cluster: copy.header.cluster.clone(),
+            kubernetes: copy.header.kubernetes.clone(),
+            seconds: took.map(|took| took.as_secs_f64()),
+            left_out: copy.header.left_out.clone(),
+        },
+        kubernetes: kubernetes.trim_start_matches('v').to_owned(),
+        plan: match &expected {
+            Some(expected) => Agreement::Same {
+                effects: expected.digests.clone(),
+            },
+            None => Agreement::FromDump {
+                at: copy.header.at.clone(),
+            },
+        },
+        releases: Vec::new(),
+        not_comparable: not_comparable(&copy, expected.is_none()),
+        verdict: Result_::Passed,
+    };
+    drop(copy);
+    let session = Session::on(ctx, loaded, cluster, options(), cluster_id);
+    let subjects = session.subjects(ui, ctx, target).await?;
+    let mut plans = Vec::new();
+    for subject in &subjects {
+        plans.push(session.plan_for(ui, subject).await??);
+    }
+    if let Some(expected) = &expected
+        && let Some(first) = difference(expected, &plans)
+    {
+        report.plan = Agreement::Differs { first };
+        report.verdict = Result_::Differs;
+        return Ok(report);
+    }
+    let mut failed = false;
+    for (index, (subject, first)) in subjects.iter().zip(plans).enumerate() {
+        let planned = if index == 0 {
+            first
+        } else {
+            session.plan_for(ui, subject).await??
+        };
+        let mut release = described(&planned);
+        if failed {
+            release.not_started = Some("an earlier release would fail".to_owned());
+            report.releases.push(release);
+            continue;
+        }
+        if let Some(refusals) = refused(&planned.plan) {
+            report.verdict = Result_::Refused;
+            failed = true;
+            release.stages = vec![Stage {
+                stage: "plan".to_owned(),
+                refused: refusals,
+                ..Stage::default()
+            }];
+            report.releases.push(release);
+            continue;
+        }
+        let cluster = session.cluster_for(subject.name());
+        let (rehearsed, unanswered) = observe::execute(ctx, &cluster, planned, release).await?;
+        report.not_comparable.extend(unanswered);
+        if rehearsed.trouble.is_some() || rehearsed.stages.iter().any(|it| !it.refused.is_empty()) {
+            failed = true;
+            report.verdict = Result_::WouldFail;
+        }
+        report.releases.push(rehearsed);
+    }
+    report.not_comparable.sort();
+    report.not_comparable.dedup();
+    Ok(report)
+}
+
+/// Returns the first difference of the effects on the cluster and on the copy.
+fn difference(expected: &Expected, plans: &[Planned]) -> Option<String> {
+    plans.iter().find_map(|one| {
+        let found = effects(&one.plan, &expected.redacted);
+        let name = one.plan.release.to_string();
+        let nothing = Vec::new();
+        let before = expected.by_release.get(&name).unwrap_or(&nothing);
+        let difference = first_difference(before, &found)?;
+        Some(format!("release {name}, {difference}"))
+    })
+}
+
+/// Returns the errors of a plan; `None` if it may be executed.
+fn refused(plan: &Plan) -> Option<Vec<Refusal>> {
+    let errors: Vec<Refusal> = plan
+        .findings
+        .iter()
+        .filter(|finding| finding.is_error())
+        .map(|finding| Refusal {
+            object: finding
+                .object
+                .as_ref()
+                .map_or_else(|| plan.release.to_string(), ToString::to_string),
+            message: finding.message.clone(),
+            hint: finding.hint.clone(),
+        })
+        .collect();
+    (!errors.is_empty()).then_some(errors)
+}
+
+/// Returns the release without its stages.
+fn described(planned: &Planned) -> Release {
+    let record = planned.observation.observed.installed.as_ref();
+    let installed = record.and_then(|record| record.installed.as_ref());
+    Release {
+        name: planned.plan.release.to_string(),
+        from: installed.map(|it| it.version.clone()).unwrap_or_default(),
+        to: planned.desired.version.clone(),
+        stages: Vec::new(),
+        not_started: None,
+        trouble: None,
+    }
+}
+
+/// Returns whether an operator of the cluster decides about objects of a kind.
+fn is_custom(kind: &GroupKind) -> bool {
+    !storage::is_built_in(&kind.group, &kind.kind)
+}

@@ -1,0 +1,205 @@
+//! Executes a plan on the copy and records its stages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use pleach_planner::plan::{Op, Plan, StepId, Until};
+use pleach_rehearsal::report::{NotComparable, Refusal, Release, Stage};
+
+use super::is_custom;
+use crate::cli::error::CliError;
+use crate::cli::session::{self, Planned};
+use crate::cli::{Context, lease};
+use pleach_cluster::Cluster;
+use pleach_engine::sync::events::{EventKind, Events, StepOutcome};
+use pleach_engine::sync::{self, Run};
+
+/// Times of a step.
+#[derive(Debug, Default, Clone, Copy)]
+struct Times {
+    applied: Option<Instant>,
+    done: Option<Instant>,
+}
+
+/// Executes a plan and returns the release with its stages, and the waits that nothing in a
+/// rehearsal could end.
+pub(super) async fn execute(
+    ctx: &Context,
+    cluster: &Cluster,
+    planned: Planned,
+    mut release: Release,
+) -> Result<(Release, Vec<NotComparable>), CliError> {
+    let Planned {
+        mut desired,
+        observation,
+        mut plan,
+    } = planned;
+    let unanswered = answerable(&mut plan);
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let events = Events::new(desired.name.clone(), sender);
+    let claim = lease::alone();
+    let mut times: BTreeMap<StepId, Times> = BTreeMap::new();
+    let mut note = |kind: EventKind| match kind {
+        EventKind::Applied(step) => {
+            times.entry(step).or_default().applied = Some(Instant::now());
+        }
+        EventKind::Done(step, ..) => times.entry(step).or_default().done = Some(Instant::now()),
+        _ => {}
+    };
+    let result = {
+        let run = Run {
+            cluster,
+            claim: &claim,
+            events: &events,
+            stop: &ctx.stop(),
+        };
+        let sync = sync::execute(&run, &mut desired, observation, &plan);
+        let mut sync = Box::pin(sync);
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = receiver.recv() => note(event.kind),
+                result = &mut sync => break result,
+            }
+        }
+    };
+    while let Ok(event) = receiver.try_recv() {
+        note(event.kind);
+    }
+    match result {
+        Ok(result) => {
+            release.stages = stages(&plan, &result.outcomes, &times);
+            if let Some(error) = result.unrecorded {
+                let error = session::unrecorded(&plan.release, error);
+                release.trouble = Some(line(&error));
+            }
+        }
+        Err(error) => {
+            release.stages = stages(&plan, &BTreeMap::new(), &times);
+            let error = session::failed("execute the plan of", &plan.release, error);
+            release.trouble = Some(line(&error));
+        }
+    }
+    Ok((release, unanswered))
+}
+
+/// Formats an error with its causes in one line.
+fn line(error: &CliError) -> String {
+    let causes = error.causes();
+    let mut parts = vec![error.to_string()];
+    parts.extend(causes);
+    parts.join(": ")
+}
+
+/// Removes waits that only an operator or another server could end, and returns them.
+fn answerable(plan: &mut Plan) -> Vec<NotComparable> {
+    let mut unanswered = Vec::new();
+    for step in &mut plan.steps {
+        let kind = step.object.group_kind();
+        let is_answered = match &step.until {
+            None | Some(Until::Served(_) | Until::Probe { .. } | Until::Holds { .. }) => true,
+            Some(Until::Registered { .. } | Until::Exists { .. }) => false,
+            Some(_) => !is_custom(&kind) && !kind.is("apiregistration.k8s.io", "APIService"),
+        };
+        if !is_answered {
+            step.until = None;
+            unanswered.push(NotComparable {
+                kind: "operator".to_owned(),
+                what: format!(
+                    "nothing in a rehearsal makes {} ready; it is not waited for",
+                    step.object
+                ),
+            });
+        }
+    }
+    unanswered
+}
+
+/// Summarizes the steps of a plan by stage, in the order of the plan.
+fn stages(
+    plan: &Plan,
+    outcomes: &BTreeMap<StepId, StepOutcome>,
+    times: &BTreeMap<StepId, Times>,
+) -> Vec<Stage> {
+    let mut order = Vec::new();
+    let mut stages: BTreeMap<String, Stage> = BTreeMap::new();
+    let mut waits: BTreeMap<String, Vec<(Instant, Instant)>> = BTreeMap::new();
+    let mut failed = BTreeSet::new();
+    for step in &plan.steps {
+        let name = step.stage.to_string();
+        if !stages.contains_key(&name) {
+            order.push(name.clone());
+        }
+        let stage = stages.entry(name.clone()).or_insert_with(|| Stage {
+            stage: name.clone(),
+            ..Stage::default()
+        });
+        let timed = times.get(&step.id).copied().unwrap_or_default();
+        let is_write = !matches!(step.op, Op::Wait);
+        let was_applied = match outcomes.get(&step.id) {
+            Some(StepOutcome::Done) => true,
+            Some(StepOutcome::Skipped { applied, .. } | StepOutcome::Stopped { applied }) => {
+                *applied
+            }
+            Some(StepOutcome::Failed(_)) | None => timed.applied.is_some(),
+        };
+        stage.planned += usize::from(is_write);
+        stage.writes += usize::from(is_write && was_applied);
+        if let (Some(applied), Some(done), Some(_)) = (timed.applied, timed.done, &step.until) {
+            waits.entry(name).or_default().push((applied, done));
+        }
+        if let Some(StepOutcome::Failed(failure)) = outcomes.get(&step.id)
+            && failed.insert((step.object.clone(), failure.message.clone()))
+        {
+            stage.refused.push(Refusal {
+                object: step.object.to_string(),
+                message: failure.message.clone(),
+                hint: failure.hint.clone(),
+            });
+        }
+    }
+    order
+        .into_iter()
+        .filter_map(|name| {
+            let mut stage = stages.remove(&name)?;
+            stage.waited = covered(waits.remove(&name).unwrap_or_default());
+            Some(stage)
+        })
+        .collect()
+}
+
+/// Returns the seconds that intervals cover together.
+fn covered(mut intervals: Vec<(Instant, Instant)>) -> f64 {
+    intervals.sort();
+    let mut total = 0.0;
+    let mut end: Option<Instant> = None;
+    for (from, to) in intervals {
+        let from = end.map_or(from, |end| end.max(from));
+        total += to.saturating_duration_since(from).as_secs_f64();
+        end = Some(end.map_or(to, |end| end.max(to)));
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn overlapping_waits_count_once() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        for (intervals, expected) in [
+            (vec![], 0.0),
+            (vec![(0, 2), (1, 3)], 3.0),
+            (vec![(5, 6), (0, 2)], 3.0),
+            (vec![(0, 10), (1, 2), (3, 4)], 10.0),
+        ] {
+            let intervals = intervals.iter().map(|(from, to)| (at(*from), at(*to)));
+            let found = covered(intervals.collect());
+            assert!((found - expected).abs() < 0.001, "{found} {expected}");
+        }
+    }
+}
