@@ -8,6 +8,8 @@ use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::storage;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
+use pleach_testkit::throwaway::etcd::Entry;
+use pleach_testkit::throwaway::{Network, Options, Stored};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, PLANTED, Run, leaks, object_writes};
@@ -169,7 +171,7 @@ const ONE_OF_EACH: &str = r#"
 {apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80}]}}
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: a}}
 {apiVersion: v1, kind: Endpoints, metadata: {name: b}, subsets: [{addresses: [{ip: 192.0.2.1}], ports: [{port: 80}]}]}
-{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: a}, revision: 1}
+{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: a}, revision: 1, data: {a: a}}
 {apiVersion: apps/v1, kind: DaemonSet, metadata: {name: a}, spec: {selector: {matchLabels: {a: a}}, template: {metadata: {labels: {a: a}}, spec: {nodeSelector: {no: node}, containers: [{name: a, image: a}]}}}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {replicas: 0, selector: {matchLabels: {a: a}}, template: {metadata: {labels: {a: a}}, spec: {containers: [{name: a, image: a}]}}}}
 {apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: a}, spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a}]}}}}
@@ -187,13 +189,13 @@ const ONE_OF_EACH: &str = r#"
 {apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: storage-keys}, spec: {}}
 {apiVersion: storage.k8s.io/v1, kind: CSINode, metadata: {name: storage-keys}, spec: {drivers: []}}
 {apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, metadata: {name: a}, storageClassName: storage-keys}
-{apiVersion: storage.k8s.io/v1, kind: VolumeAttachment, metadata: {name: storage-keys}, spec: {attacher: example.org/a, nodeName: storage-keys, source: {persistentVolumeName: storage-keys}}}
+{apiVersion: storage.k8s.io/v1, kind: VolumeAttachment, metadata: {name: storage-keys}, spec: {attacher: a.example.org, nodeName: storage-keys, source: {persistentVolumeName: storage-keys}}}
 {apiVersion: storage.k8s.io/v1, kind: VolumeAttributesClass, metadata: {name: storage-keys}, driverName: example.org/a, parameters: {a: a}}
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: storage-keys}, handler: a}
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a}, addressType: IPv4, endpoints: []}
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: storage-keys}, spec: {matchConstraints: {resourceRules: [{apiGroups: [none.example.org], apiVersions: [v1], operations: [CREATE], resources: [nones]}]}, validations: [{expression: "true"}]}}
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: storage-keys}, spec: {policyName: absent-storage-keys, validationActions: [Deny]}}
-{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicy, metadata: {name: storage-keys}, spec: {reinvocationPolicy: Never, matchConstraints: {resourceRules: [{apiGroups: [none.example.org], apiVersions: [v1], operations: [CREATE], resources: [nones]}]}, mutations: [{patchType: JSONPatch, jsonPatch: {expression: "[]"}}]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicy, metadata: {name: storage-keys}, spec: {reinvocationPolicy: Never, matchConstraints: {resourceRules: [{apiGroups: [none.example.org], apiVersions: [v1], operations: [CREATE], resources: [nones]}]}, mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{op: "add", path: "/spec", value: "x"}]'}}]}}
 {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicyBinding, metadata: {name: storage-keys}, spec: {policyName: absent-storage-keys}}
 {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: storage-keys}, webhooks: []}
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: storage-keys}, webhooks: []}
@@ -265,4 +267,46 @@ fn the_key_of_an_object_of_each_kind_is_known() {
         all.difference(&seen).collect::<Vec<_>>(),
         Vec::<&String>::new()
     );
+
+    // Objects that are written into etcd are served as they were.
+    let read = |kubectl: &Kubectl| {
+        let file = file.to_str().unwrap();
+        let list = kubectl.list(&["get", "--show-managed-fields", "-f", file]);
+        let mut objects = list.unwrap();
+        for object in &mut objects {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            assert!(metadata.remove("resourceVersion").is_some());
+        }
+        objects
+    };
+    let objects = read(&kubectl);
+    let entries: Vec<Entry> = objects
+        .iter()
+        .map(|object| Entry {
+            key: storage::key(object, |_, _| None).unwrap(),
+            value: object.to_string().into_bytes(),
+        })
+        .collect();
+    let options = Options {
+        binaries: binaries(),
+        controllers: false,
+        scheduler: false,
+        nodes: 0,
+        network: Network::Host,
+    };
+    let second = runtime.block_on(async {
+        let stored = Stored::start(options).await?;
+        stored.etcd().put(&entries).await?;
+        stored.serve().await
+    });
+    let second = second.unwrap();
+    let served = read(&Kubectl::new(second.kubectl(), second.kubeconfig()));
+    assert_eq!(served.len(), objects.len());
+    for (object, served) in objects.iter().zip(&served) {
+        assert_eq!(
+            object, served,
+            "{} {}",
+            object["kind"], object["metadata"]["name"]
+        );
+    }
 }
