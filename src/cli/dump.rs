@@ -97,7 +97,7 @@ fn write(path: &Path, copy: &Copy) -> Result<(), CliError> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    let folder = folder.unwrap_or_else(|| Path::new("."));
     let failed = |error: std::io::Error| {
         let message = format!("failed to write {}: {error}", path.display());
         CliError::new(Kind::Failed, message)

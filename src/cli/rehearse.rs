@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use pleach_model::object::{GroupKind, ObjectId};
@@ -45,7 +47,7 @@ const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
 Examples:
   pleach rehearse production                          all releases
   pleach rehearse production/web --revision upgrade   one release, at a branch
-  pleach rehearse production --from-dump FILE -o json without a cluster, as in a pipeline
+  pleach rehearse production --from-dump FILE         without a cluster, as in a pipeline
   pleach rehearse production --keep                   leave the copy running, to look around")]
 pub(crate) struct RehearseArgs {
     /// Environment, or one release of it
@@ -134,7 +136,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     let copy_options = CopyOptions {
         service_ranges: service_ranges(&source.copy),
         user,
-        token: token.iter().map(|byte| format!("{byte:02x}")).collect(),
+        token: URL_SAFE_NO_PAD.encode(token),
         pod_delay: Duration::try_from(args.pod_delay).unwrap_or_default(),
     };
     let (entries, not_stored) = entries(&source.copy, &source.loaded);
@@ -533,7 +535,7 @@ fn refused(plan: &Plan) -> Option<Vec<Refusal>> {
                 .object
                 .as_ref()
                 .map_or_else(|| plan.release.to_string(), ToString::to_string),
-            message: finding.message.clone(),
+            message: observe::one_line(&finding.message),
             hint: finding.hint.clone(),
         })
         .collect();

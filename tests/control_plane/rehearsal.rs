@@ -1,6 +1,6 @@
 //! Rehearsals and dumps on real control planes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -14,8 +14,9 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, PLANTED, Run, leaks, object_writes};
 use crate::plane::control_plane;
-use crate::samples::{config_map, deployment};
+use crate::samples::{BUNDLE, config_map, deployment};
 use crate::secrets;
+use crate::stages::nodes;
 
 /// Writes a dump of the environment and reads it.
 fn dumped(fleet: &Fleet) -> (Copy, Vec<u8>) {
@@ -26,8 +27,8 @@ fn dumped(fleet: &Fleet) -> (Copy, Vec<u8>) {
         .run(&["dump", fleet.environment, "--out", out])
         .ended_with(0)
         .says("objects written to");
-    let mode = fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
+    let file = fs::File::open(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     #[expect(clippy::disallowed_methods, reason = "the file is of this test")]
     let bytes = fs::read(&path).unwrap();
     (Copy::read(bytes.as_slice()).unwrap(), bytes)
@@ -154,6 +155,124 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     let [planned, made] = writes(&report);
     assert_eq!(planned, made);
     assert_eq!(made, done.len() as u64, "{done:#?} {report:#}");
+}
+
+/// Objects of a new namespace, each with one fault. A dry run finds none of them, because their
+/// namespace does not exist yet.
+const FAULTS: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: planted, labels: {pod-security.kubernetes.io/enforce: baseline}}}
+{apiVersion: v1, kind: LimitRange, metadata: {name: small, namespace: planted}, spec: {limits: [{type: Container, max: {memory: 64Mi}}, {type: PersistentVolumeClaim, max: {storage: 2Gi}}]}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: denied, namespace: planted, labels: {planted: denied}}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: sound, namespace: planted}}
+{apiVersion: v1, kind: Service, metadata: {name: taken-address, namespace: planted}, spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}}
+{apiVersion: v1, kind: Service, metadata: {name: foreign-address, namespace: planted}, spec: {clusterIP: 192.0.2.1, ports: [{port: 80}]}}
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: large, namespace: planted}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 3Gi}}}}
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: forbidden, namespace: planted}, spec: {podSelector: {}}}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: escalation, namespace: planted}, rules: [{apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [create]}]}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: escalation, namespace: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: User, name: nobody}]}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gears.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: gears, singular: gear, kind: Gear}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {teeth: {type: integer, maximum: 10}, size: {type: string}}, x-kubernetes-validations: [{rule: "!has(self.size) || self.size != 'huge'", message: too large}]}}}}}]}}
+{apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: teeth, namespace: planted}, spec: {teeth: 11}}
+{apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: size, namespace: planted}, spec: {size: huge}}
+{apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: sound, namespace: planted}, spec: {teeth: 9}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: privileged, namespace: planted}, spec: {selector: {matchLabels: {a: a}}, template: {metadata: {labels: {a: a}}, spec: {containers: [{name: a, image: a, securityContext: {privileged: true}, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: limit, namespace: planted}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Gi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: account, namespace: planted}, spec: {selector: {matchLabels: {a: d}}, template: {metadata: {labels: {a: d}}, spec: {serviceAccountName: absent, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: priority, namespace: planted}, spec: {selector: {matchLabels: {a: e}}, template: {metadata: {labels: {a: e}}, spec: {priorityClassName: absent, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: runtime, namespace: planted}, spec: {selector: {matchLabels: {a: f}}, template: {metadata: {labels: {a: f}}, spec: {runtimeClassName: absent, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: node, namespace: planted}, spec: {selector: {matchLabels: {a: g}}, template: {metadata: {labels: {a: g}}, spec: {nodeSelector: {no: node}, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: sound, namespace: planted}, spec: {selector: {matchLabels: {a: h}}, template: {metadata: {labels: {a: h}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+"#;
+
+/// Policy of the cluster, and the user of the rehearsal.
+const AROUND: &str = r#"
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: planted}, spec: {matchConstraints: {objectSelector: {matchLabels: {planted: denied}}, resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]}, validations: [{expression: "false", message: planted denial}]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: planted}, spec: {policyName: planted, validationActions: [Deny]}}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: planted}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}, {apiGroups: ["", apps, rbac.authorization.k8s.io, apiextensions.k8s.io, planted.example.org, pleach.dev, coordination.k8s.io], resources: ["*"], verbs: [create, update, patch, delete]}]}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: planted}, subjects: [{kind: Group, name: planters}]}
+"#;
+
+/// Objects with a fault, and a part of the message.
+const FOUND: [(&str, &str); 15] = [
+    ("ConfigMap/planted/denied", "planted denial"),
+    (
+        "Service/planted/taken-address",
+        "provided IP is already allocated",
+    ),
+    (
+        "Service/planted/foreign-address",
+        "does not match the current range",
+    ),
+    (
+        "PersistentVolumeClaim/planted/large",
+        "maximum storage usage per PersistentVolumeClaim is 2Gi",
+    ),
+    (
+        "NetworkPolicy.networking.k8s.io/planted/forbidden",
+        "planter",
+    ),
+    (
+        "Role.rbac.authorization.k8s.io/planted/escalation",
+        "networkpolicies",
+    ),
+    (
+        "RoleBinding.rbac.authorization.k8s.io/planted/escalation",
+        "*",
+    ),
+    (
+        "Gear.planted.example.org/planted/teeth",
+        "should be less than or equal to 10",
+    ),
+    ("Gear.planted.example.org/planted/size", "too large"),
+    ("Deployment.apps/planted/privileged", "violates PodSecurity"),
+    (
+        "Deployment.apps/planted/limit",
+        "maximum memory usage per Container is 64Mi",
+    ),
+    ("Deployment.apps/planted/account", "serviceaccount"),
+    (
+        "Deployment.apps/planted/priority",
+        "no PriorityClass with name absent",
+    ),
+    ("Deployment.apps/planted/runtime", "RuntimeClass"),
+    ("Deployment.apps/planted/node", "node"),
+];
+
+/// Planted faults are found at their objects, and sound objects between them are not reported.
+#[test]
+fn planted_faults_are_found_and_nothing_else() {
+    let plane = nodes();
+    let release = "  - {name: web, bundle: web, timeout: 6s}\n";
+    let faults: Vec<&str> = FAULTS.lines().filter(|line| !line.is_empty()).collect();
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/web.yaml", faults.join("\n---\n")),
+    ];
+    let mut fleet = Fleet::on(plane, "planted", release, &files);
+    let around: Vec<&str> = AROUND.lines().filter(|line| !line.is_empty()).collect();
+    let file = fleet.file("around.yaml", &around.join("\n---\n"));
+    fleet.kubectl(&["apply", "-f", &file]);
+    fleet.through(plane.kubeconfig_for_user("planter", &["planters"]).unwrap());
+
+    let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(1).json());
+
+    fleet.kubectl(&["delete", "-f", &file]);
+    assert_eq!(report["plan"]["agreement"], "same", "{report:#}");
+    let stages = report["releases"][0]["stages"].as_array().unwrap();
+    let mut refused: BTreeMap<&str, &str> = BTreeMap::new();
+    for stage in stages {
+        for refusal in stage["refused"].as_array().unwrap() {
+            let text = |field: &str| refusal[field].as_str().unwrap();
+            refused.insert(text("object"), text("message"));
+        }
+    }
+    for (object, message) in FOUND {
+        let found = refused.remove(object);
+        assert!(
+            found.is_some_and(|it| it.contains(message)),
+            "{object}: {found:?} {report:#}"
+        );
+    }
+    assert_eq!(refused, BTreeMap::new(), "{report:#}");
 }
 
 /// One object of each built-in kind. Objects of kinds that are missing here exist in every cluster.

@@ -18,6 +18,7 @@ mod plan;
 mod preview;
 mod promote;
 mod push;
+mod rehearse;
 mod render;
 mod sops;
 mod status;

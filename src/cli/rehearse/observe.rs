@@ -83,6 +83,12 @@ pub(super) async fn execute(
     Ok((release, unanswered))
 }
 
+/// Joins the lines of a message.
+pub(super) fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.join(" ")
+}
+
 /// Formats an error with its causes in one line.
 fn line(error: &CliError) -> String {
     let causes = error.causes();
@@ -153,8 +159,8 @@ fn stages(
         {
             stage.refused.push(Refusal {
                 object: step.object.to_string(),
-                message: failure.message.clone(),
-                hint: failure.hint.clone(),
+                message: one_line(&failure.message),
+                hint: failure.hint.as_deref().map(one_line),
             });
         }
     }

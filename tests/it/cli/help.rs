@@ -63,18 +63,6 @@ fn global_options_work_before_and_after_the_command() {
     }
 }
 
-#[test]
-fn nothing_announces_a_command_that_does_not_exist() {
-    let run = Folder::new().run(&["rehearse", "dev/web"]);
-    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
-    assert!(
-        run.stderr.contains("unrecognized subcommand"),
-        "{}",
-        run.stderr
-    );
-    assert!(!include_str!("../../../README.md").contains("rehearse"));
-}
-
 #[rstest]
 #[case::render("render")]
 #[case::fetch("fetch")]

@@ -271,20 +271,20 @@ async fn add_owners(
                 Err(error) if ends_the_copy(&error) => return Err(error),
                 Err(_) => None,
             };
-            match found {
-                Some(found) => collected.raw.push(found),
-                None => {
-                    collected.left_out.push(LeftOut {
-                        what: format!("owner {kind} {name}"),
-                        why: "it cannot be read; the copy has only its metadata".to_owned(),
-                    });
-                    collected.raw.push(json!({
-                        "apiVersion": path.api_version.to_string(),
-                        "kind": path.kind,
-                        "metadata": {"name": name, "namespace": namespace, "uid": owner},
-                    }));
-                }
+            let stub = || {
+                json!({
+                    "apiVersion": path.api_version.to_string(),
+                    "kind": path.kind,
+                    "metadata": {"name": name, "namespace": namespace, "uid": owner},
+                })
+            };
+            if found.is_none() {
+                collected.left_out.push(LeftOut {
+                    what: format!("owner {kind} {name}"),
+                    why: "it cannot be read; the copy has only its metadata".to_owned(),
+                });
             }
+            collected.raw.push(found.unwrap_or_else(stub));
         }
         next += 1;
     }
