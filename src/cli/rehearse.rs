@@ -2,15 +2,15 @@
 
 mod observe;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
-use pleach_model::object::{GroupKind, ObjectId};
+use pleach_model::object::{ApiVersion, GroupKind, ObjectId};
 use pleach_planner::plan::{Action, Plan};
 use pleach_rehearsal::compare::{effects, first_difference};
 use pleach_rehearsal::dump::Copy;
@@ -34,6 +34,9 @@ use pleach_engine::rehearse;
 
 /// Age from which a dump is reported as old.
 const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Longest wait for the servers of aggregated APIs on the copy.
+const ANSWERING: Duration = Duration::from_secs(15);
 
 /// Execute a plan on a copy of the cluster
 ///
@@ -102,7 +105,7 @@ struct Source {
 
 struct Expected {
     by_release: BTreeMap<String, Vec<pleach_rehearsal::compare::Effect>>,
-    redacted: std::collections::BTreeSet<ObjectId>,
+    redacted: BTreeSet<ObjectId>,
     digests: Vec<String>,
 }
 
@@ -139,9 +142,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         token: URL_SAFE_NO_PAD.encode(token),
         pod_delay: Duration::try_from(args.pod_delay).unwrap_or_default(),
     };
-    let (entries, not_stored) = entries(&source.copy, &source.loaded);
+    let mut not_stored = Vec::new();
     let starting = async {
         let stored = Stored::start_copy(binaries, copy_options).await?;
+        let (entries, left_out) = entries(&source.copy, &source.loaded, &stored.ca_pem());
+        not_stored = left_out;
         stored.etcd().put(&entries).await?;
         stored.serve().await
     };
@@ -315,7 +320,12 @@ fn service_ranges(copy: &Copy) -> String {
 }
 
 /// Returns the objects as etcd stores them, and those without a place.
-fn entries(copy: &Copy, loaded: &Loaded) -> (Vec<Entry>, Vec<pleach_rehearsal::dump::LeftOut>) {
+fn entries(
+    copy: &Copy,
+    loaded: &Loaded,
+    ca: &str,
+) -> (Vec<Entry>, Vec<pleach_rehearsal::dump::LeftOut>) {
+    let namespaces = namespaces_with_pods(copy);
     let crds = copy
         .objects
         .iter()
@@ -334,7 +344,7 @@ fn entries(copy: &Copy, loaded: &Loaded) -> (Vec<Entry>, Vec<pleach_rehearsal::d
     };
     let (mut entries, mut left_out) = (Vec::new(), Vec::new());
     for object in &copy.objects {
-        if is_foreign_api(object) {
+        if is_foreign_api(object, &namespaces) {
             continue;
         }
         let plural =
@@ -350,6 +360,9 @@ fn entries(copy: &Copy, loaded: &Loaded) -> (Vec<Entry>, Vec<pleach_rehearsal::d
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
             metadata.remove("selfLink");
+        }
+        if object["kind"] == "APIService" && object["spec"]["caBundle"].is_string() {
+            object["spec"]["caBundle"] = STANDARD.encode(ca).into();
         }
         if converts(&object) && !is_ours(&object["metadata"]["name"]) {
             object["spec"]["conversion"] = serde_json::json!({"strategy": "None"});
@@ -368,13 +381,52 @@ fn converts(object: &Value) -> bool {
         && object["spec"]["conversion"]["strategy"] == "Webhook"
 }
 
-/// Returns whether an object registers an aggregated API, whose server does not run.
-fn is_foreign_api(object: &Value) -> bool {
-    object["kind"] == "APIService" && object["spec"]["service"].is_object()
+/// Returns the namespaces whose pods are part of a copy.
+fn namespaces_with_pods(copy: &Copy) -> BTreeSet<&str> {
+    let slices = copy
+        .objects
+        .iter()
+        .filter(|it| it["kind"] == "EndpointSlice");
+    slices
+        .filter_map(|it| it["metadata"]["namespace"].as_str())
+        .collect()
+}
+
+/// Returns whether an object registers an aggregated API whose pods are not part of the copy.
+fn is_foreign_api(object: &Value, namespaces: &BTreeSet<&str>) -> bool {
+    let service = &object["spec"]["service"];
+    let namespace = service["namespace"].as_str().unwrap_or_default();
+    object["kind"] == "APIService" && service.is_object() && !namespaces.contains(namespace)
+}
+
+/// Returns the aggregated API that an object registers, if its server answered.
+fn answering_api(object: &Value) -> Option<ApiVersion> {
+    let spec = &object["spec"];
+    let conditions = object["status"]["conditions"].as_array()?;
+    let is_available = conditions
+        .iter()
+        .any(|it| it["type"] == "Available" && it["status"] == "True");
+    let group_version = format!("{}/{}", spec["group"].as_str()?, spec["version"].as_str()?);
+    let is_aggregated = object["kind"] == "APIService" && spec["service"].is_object();
+    (is_aggregated && is_available).then(|| ApiVersion::parse(&group_version))
+}
+
+/// Waits until the servers of aggregated APIs answer, for a while.
+async fn until_answering(cluster: &Cluster, expected: &[ApiVersion]) -> Result<(), CliError> {
+    let started = Instant::now();
+    while !expected.is_empty() && started.elapsed() < ANSWERING {
+        let discovery = cluster.clone().alone().discover().await?;
+        if expected.iter().all(|it| discovery.answers(it)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
 }
 
 /// Returns the facts of a copy that a rehearsal cannot answer.
 fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
+    let namespaces = namespaces_with_pods(copy);
     let mut facts = Vec::new();
     let mut add = |kind: &str, what: String| {
         facts.push(NotComparable {
@@ -385,6 +437,12 @@ fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
     for object in &copy.objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let kind = object["kind"].as_str().unwrap_or_default();
+        if answering_api(object).is_some() && !is_foreign_api(object, &namespaces) {
+            add(
+                "aggregated",
+                format!("the server of APIService/{name} answers with no resources"),
+            );
+        }
         if kind.ends_with("WebhookConfiguration")
             && object["webhooks"]
                 .as_array()
@@ -395,7 +453,7 @@ fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
         if converts(object) {
             add("conversion", format!("the webhook of {name} is not called"));
         }
-        if is_foreign_api(object) {
+        if is_foreign_api(object, &namespaces) {
             add(
                 "aggregated",
                 format!("APIService/{name} is left out: its server does not run"),
@@ -430,7 +488,7 @@ async fn rehearsed(
         expected,
         cluster_id,
     } = source;
-    let kinds: std::collections::BTreeSet<(&str, &str)> = copy
+    let kinds: BTreeSet<(&str, &str)> = copy
         .objects
         .iter()
         .filter_map(|it| Some((it["apiVersion"].as_str()?, it["kind"].as_str()?)))
@@ -460,6 +518,13 @@ async fn rehearsed(
         not_comparable: not_comparable(&copy, expected.is_none()),
         verdict: Result_::Passed,
     };
+    let namespaces = namespaces_with_pods(&copy);
+    let apis = copy
+        .objects
+        .iter()
+        .filter(|it| !is_foreign_api(it, &namespaces));
+    let apis: Vec<ApiVersion> = apis.filter_map(answering_api).collect();
+    until_answering(&cluster, &apis).await?;
     drop(copy);
     let session = Session::on(ctx, loaded, cluster, options(), cluster_id);
     let subjects = session.subjects(ui, ctx, target).await?;

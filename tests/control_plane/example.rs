@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use pleach_testkit::control_plane::binaries;
 use pleach_testkit::demo::copy_example;
 use pleach_testkit::isolated;
 use pleach_testkit::program::{Program, Run};
@@ -70,6 +71,7 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     let mut fleet = Fleet::start().await;
     fleet.scene.start_user(PATIENCE).await.unwrap();
     fleet.edit(OLD, NEW);
+    rehearses(&fleet).await;
 
     let upgrade = Upgrade::watch(&fleet.scene, &fleet.program, "demo", "kubevirt")
         .await
@@ -99,6 +101,23 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     scene.audited(&fleet.program, "demo").await.unwrap();
     assert_eq!(fleet.scene.world.controllers_together(), []);
     fleet.scene.world.stop().await.unwrap();
+}
+
+/// Rehearses the upgrade: nothing would be refused.
+async fn rehearses(fleet: &Fleet) {
+    let programs = binaries().find("kube-apiserver").unwrap();
+    let programs = programs.parent().unwrap().to_str().unwrap();
+    let args = [
+        "rehearse",
+        "demo",
+        "--pod-delay",
+        "0s",
+        "--control-plane",
+        programs,
+    ];
+    let run = fleet.program.run(&args).await.unwrap();
+    println!("{run}");
+    run.ended_with(0).unwrap();
 }
 
 /// Agents, then controllers, then the API. Each is stopped right before its successor starts, and

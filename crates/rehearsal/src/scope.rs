@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use pleach_model::object::GroupKind;
+use pleach_model::object::{GroupKind, managers};
 use pleach_state::inventory::STATE_NAMESPACE;
+use serde_json::Value;
 
-use super::storage;
+use super::{dump::position, storage};
 
 /// Built-in kinds of which every object counts, wherever it is.
 const EVERYWHERE: [(&str, &str); 27] = [
@@ -50,8 +51,8 @@ const EVERYWHERE: [(&str, &str); 27] = [
     ("pleach.dev", "Release"),
 ];
 
-/// Kinds that the control plane of the copy makes itself, or that judge nothing.
-const NEVER: [(&str, &str); 2] = [("", "Endpoints"), ("storage.k8s.io", "VolumeAttachment")];
+/// Kinds that judge nothing.
+const NEVER: [(&str, &str); 1] = [("storage.k8s.io", "VolumeAttachment")];
 
 /// Part of the cluster that a plan is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,23 +100,36 @@ pub fn extent(kind: &GroupKind, namespaced: bool, is_custom: bool, touched: &Tou
 }
 
 /// Returns whether an object is left out although its kind is copied: the API server of the copy
-/// writes it itself, or it belongs to the network of the cluster.
-pub fn is_left_out(position: &[String; 4]) -> bool {
+/// writes it itself, or it is the Lease of a run on the cluster.
+pub fn is_left_out(object: &Value) -> bool {
+    let position = position(object);
     let parts = position.each_ref().map(String::as_str);
-    matches!(
-        parts,
-        ["discovery.k8s.io", "EndpointSlice", "default", "kubernetes"]
-            | [
-                "",
-                "ConfigMap",
-                "kube-system",
-                "extension-apiserver-authentication"
-            ]
-    )
+    match parts {
+        [
+            "" | "discovery.k8s.io",
+            "Endpoints" | "EndpointSlice",
+            "default",
+            "kubernetes",
+        ]
+        | [
+            "",
+            "ConfigMap",
+            "kube-system",
+            "extension-apiserver-authentication",
+        ] => true,
+        ["coordination.k8s.io", "Lease", ..] => {
+            let fields = object["metadata"]["managedFields"].as_array();
+            let mut managers = fields.into_iter().flatten();
+            managers.any(|it| it["manager"].as_str().is_some_and(managers::is_of_pleach))
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -134,9 +148,15 @@ mod tests {
                 Extent::Everywhere,
             ),
             ("apps", "Deployment", true, false, Extent::InNamespaces),
-            ("", "Endpoints", true, false, Extent::Nowhere),
+            ("", "Endpoints", true, false, Extent::InNamespaces),
             ("", "Event", true, false, Extent::Nowhere),
-            ("coordination.k8s.io", "Lease", true, false, Extent::Nowhere),
+            (
+                "coordination.k8s.io",
+                "Lease",
+                true,
+                false,
+                Extent::InNamespaces,
+            ),
             ("metrics.k8s.io", "PodMetrics", true, false, Extent::Nowhere),
             ("example.org", "Gear", true, true, Extent::Everywhere),
             ("example.org", "Wheel", true, true, Extent::InNamespaces),
@@ -149,6 +169,39 @@ mod tests {
                 expected,
                 "{kind:?}"
             );
+        }
+    }
+
+    #[test]
+    fn objects_that_are_left_out() {
+        let object = |version: &str, kind: &str, namespace: &str, manager: &str| {
+            json!({"apiVersion": version, "kind": kind, "metadata": {
+                "namespace": namespace, "name": "kubernetes",
+                "managedFields": [{"manager": manager}],
+            }})
+        };
+        for (version, kind, namespace, manager, expected) in [
+            ("discovery.k8s.io/v1", "EndpointSlice", "default", "x", true),
+            ("v1", "Endpoints", "default", "x", true),
+            ("v1", "Service", "default", "x", false),
+            ("v1", "Endpoints", "web", "x", false),
+            (
+                "coordination.k8s.io/v1",
+                "Lease",
+                "web",
+                "controller",
+                false,
+            ),
+            (
+                "coordination.k8s.io/v1",
+                "Lease",
+                "web",
+                managers::STATE,
+                true,
+            ),
+        ] {
+            let object = object(version, kind, namespace, manager);
+            assert_eq!(is_left_out(&object), expected, "{object}");
         }
     }
 }

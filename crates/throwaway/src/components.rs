@@ -30,6 +30,25 @@ pub(super) const AUDIT_LOG: &str = "audit.log";
 /// File with the tokens of users, relative to the folder.
 pub(super) const TOKENS: &str = "tokens.csv";
 
+/// File with the proxy to pods, relative to the folder.
+pub(super) const EGRESS: &str = "egress.json";
+
+/// Returns the configuration of the proxy to pods.
+pub(super) fn egress(socket: &Path) -> String {
+    serde_json::json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{
+            "name": "cluster",
+            "connection": {
+                "proxyProtocol": "HTTPConnect",
+                "transport": {"uds": {"udsName": socket}},
+            },
+        }],
+    })
+    .to_string()
+}
+
 /// Returns the content of the file with the tokens.
 pub(super) fn tokens(copy: &CopyOptions) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
@@ -115,7 +134,9 @@ pub(super) fn kube_apiserver(
         .arg(format!("--audit-log-path={AUDIT_LOG}"))
         .arg("--audit-log-maxsize=100000"); // one file, whatever happens
     if copy.is_some() {
-        command.arg(format!("--token-auth-file={TOKENS}"));
+        command
+            .arg(format!("--token-auth-file={TOKENS}"))
+            .arg(format!("--egress-selector-config-file={EGRESS}"));
     }
     command
 }

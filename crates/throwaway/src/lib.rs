@@ -21,6 +21,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answers;
 mod binaries;
 mod certificates;
 mod components;
@@ -37,9 +38,14 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
+
+use tokio::task::JoinSet;
 
 pub use self::{
     binaries::{Binaries, kubernetes_minor, kubernetes_version},
@@ -127,9 +133,10 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
     copy_kubeconfig: Option<PathBuf>,
     copy: Option<CopyOptions>,
+    _answers: Option<JoinSet<()>>,
     audit_log: PathBuf,
     server_url: String,
-    ca: Authority,
+    ca: Arc<Authority>,
     ca_pem: String,
     users: AtomicUsize,
     listen: SocketAddrV4,
@@ -244,6 +251,7 @@ pub struct Stored {
     options: Options,
     copy: Option<CopyOptions>,
     programs: Programs,
+    ca: Arc<Authority>,
     port: tokio::net::TcpSocket,
     listen: SocketAddrV4,
 }
@@ -296,6 +304,7 @@ impl Stored {
             options,
             copy,
             programs,
+            ca: Arc::new(Authority::new("throwaway-ca")?),
             port,
             listen,
         };
@@ -312,12 +321,23 @@ impl Stored {
         Etcd::new(self.folder.path())
     }
 
+    /// Returns the certificate of the authority of the servers that answer for pods.
+    pub fn ca_pem(&self) -> String {
+        self.ca.pem()
+    }
+
     /// Starts the API server and the other programs, and waits until they are ready.
     pub async fn serve(self) -> Result<ControlPlane, ThrowawayError> {
         let path = self.folder.path();
         let server_url = format!("https://127.0.0.1:{}", self.listen.port());
-        let ca = Authority::new("throwaway-ca")?;
+        let ca = Arc::clone(&self.ca);
         write_files(&self.folder, &ca)?;
+        let mut answers = None;
+        if self.copy.is_some() {
+            answers = Some(answers::start(path, Arc::clone(&ca))?);
+            let text = components::egress(&path.join(answers::SOCKET));
+            self.folder.write(components::EGRESS, &text)?;
+        }
         let admin = ca.client("throwaway-admin", &["system:masters"])?;
         let ca_pem = ca.pem();
         let kubeconfig = self.folder.write(
@@ -378,6 +398,7 @@ impl Stored {
             kubeconfig,
             copy_kubeconfig,
             copy: self.copy,
+            _answers: answers,
             server_url,
             ca,
             ca_pem,

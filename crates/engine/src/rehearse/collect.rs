@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::stream::{self, StreamExt as _};
 use pleach_model::discovery::Discovery;
 use pleach_model::object::GroupKind;
-use pleach_rehearsal::dump::{LeftOut, position};
+use pleach_rehearsal::dump::LeftOut;
 use pleach_rehearsal::scope::{Extent, Touched, extent, is_left_out};
 use pleach_rehearsal::storage::is_built_in;
 use serde_json::{Value, json};
@@ -73,11 +73,9 @@ pub async fn collect(
     }
     let answers = lists(cluster, wanted).await;
     let objects = collected.take(answers)?;
-    collected.raw.extend(
-        objects
-            .into_iter()
-            .filter(|object| !is_left_out(&position(object))),
-    );
+    collected
+        .raw
+        .extend(objects.into_iter().filter(|object| !is_left_out(object)));
     let is_stored =
         |kind: &GroupKind| is_built_in(&kind.group, &kind.kind) || custom.contains(kind);
     add_owners(cluster, &kinds, &mut collected, is_stored).await?;
