@@ -116,7 +116,6 @@ async fn rehearses(fleet: &Fleet) {
         programs,
     ];
     let run = fleet.program.run(&args).await.unwrap();
-    println!("{run}");
     run.ended_with(0).unwrap();
 }
 

@@ -37,6 +37,9 @@ done
 /// File that the owner of a folder locks.
 const OWNER: &str = "owner";
 
+/// Annotation of pods that tests crash.
+const TEST_STAGES: &str = "testkit.pleach.dev/";
+
 /// Maximum size of a log excerpt in an error, in bytes.
 const TAIL: usize = 2000;
 
@@ -88,8 +91,9 @@ impl Folder {
         }
     }
 
-    /// Writes a copy of kwok's stages in which pods become ready after a delay.
-    pub(super) fn delayed_pods(
+    /// Writes kwok's stages for a copy: pods become ready after a delay, and stages of tests, which
+    /// crash pods with an annotation, are left out.
+    pub(super) fn copy_stages(
         &self,
         stages: &Path,
         delay: Duration,
@@ -98,15 +102,18 @@ impl Folder {
             path: stages.to_owned(),
             source,
         })?;
-        let start = "  name: pod-ready\nspec:\n";
-        let delay = format!(
-            "  delay:\n    durationMilliseconds: {}\n",
-            delay.as_millis()
-        );
-        self.write(
-            "delayed-stages.yaml",
-            &text.replacen(start, &format!("{start}{delay}"), 1),
-        )
+        let stages = text.split("\n---\n");
+        let stages: Vec<&str> = stages.filter(|it| !it.contains(TEST_STAGES)).collect();
+        let mut text = stages.join("\n---\n");
+        if !delay.is_zero() {
+            let start = "  name: pod-ready\nspec:\n";
+            let delay = format!(
+                "  delay:\n    durationMilliseconds: {}\n",
+                delay.as_millis()
+            );
+            text = text.replacen(start, &format!("{start}{delay}"), 1);
+        }
+        self.write("copy-stages.yaml", &text)
     }
 
     /// Opens the log of a program for appending.

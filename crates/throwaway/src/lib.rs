@@ -368,10 +368,8 @@ impl Stored {
         }
         let nodes = self.options.nodes;
         if let Some((program, stages)) = &self.programs.kwok {
-            let delay = self.copy.as_ref().map(|copy| copy.pod_delay);
-            let delay = delay.filter(|delay| !delay.is_zero());
-            let stages = match delay {
-                Some(delay) => &self.folder.delayed_pods(stages, delay)?,
+            let stages = match &self.copy {
+                Some(copy) => &self.folder.copy_stages(stages, copy.pod_delay)?,
                 None => stages,
             };
             self.run("kwok", components::kwok(program, path, stages))?;
