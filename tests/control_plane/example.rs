@@ -107,16 +107,13 @@ async fn the_example_moves_and_leaves_nothing_behind() {
 async fn rehearses(fleet: &Fleet) {
     let programs = binaries().find("kube-apiserver").unwrap();
     let programs = programs.parent().unwrap().to_str().unwrap();
-    let args = [
-        "rehearse",
-        "demo",
-        "--pod-delay",
-        "0s",
-        "--control-plane",
-        programs,
-    ];
+    let mut args = vec!["rehearse", "demo", "-o", "json", "--pod-delay", "0s"];
+    args.extend(["--control-plane", programs]);
     let run = fleet.program.run(&args).await.unwrap();
-    run.ended_with(0).unwrap();
+    let run = run.ended_with(0).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["plan"]["agreement"], "same", "{run}");
+    assert!(run.took < Duration::from_secs(45), "{run}");
 }
 
 /// Agents, then controllers, then the API. Each is stopped right before its successor starts, and

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::storage;
@@ -155,6 +158,88 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     let [planned, made] = writes(&report);
     assert_eq!(planned, made);
     assert_eq!(made, done.len() as u64, "{done:#?} {report:#}");
+}
+
+/// Returns all files below a folder with their content.
+#[expect(clippy::disallowed_methods, reason = "searches a folder of this test")]
+fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(contents(&entry.path()));
+        } else if let Ok(bytes) = fs::read(entry.path()) {
+            files.push((entry.path(), bytes));
+        }
+    }
+    files
+}
+
+/// No file of a rehearsal has a secret value, and nothing is left after its end. From a dump, the
+/// result is the same.
+#[test]
+fn a_rehearsal_stores_no_secret_value_and_leaves_nothing() {
+    let fleet = secrets::fleet("hush-rehearsed");
+    fleet
+        .run(&["apply", "hush-rehearsed", "--yes"])
+        .ended_with(0);
+    fleet.edit(
+        "manifests/web/v1.0.0/literal.yaml",
+        "data: {k: v}",
+        "data: {k: w}",
+    );
+    fleet.commit();
+    let folder = tempfile::tempdir().unwrap();
+    let programs = binaries().find("kube-apiserver").unwrap();
+    let args = ["rehearse", "hush-rehearsed", "--keep", "--pod-delay", "0s"];
+    let mut process = fleet
+        .command(&args)
+        .arg("--control-plane")
+        .arg(programs.parent().unwrap())
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let kept = lines
+        .map(Result::unwrap)
+        .any(|it| it.contains("runs until Ctrl-C"));
+    assert!(kept);
+
+    let files = contents(folder.path());
+    assert!(
+        files
+            .iter()
+            .any(|(path, _)| path.ends_with("etcd/member/snap/db"))
+    );
+    for (path, bytes) in &files {
+        assert_eq!(
+            leaks(&String::from_utf8_lossy(bytes)),
+            None,
+            "{}",
+            path.display()
+        );
+    }
+    let id = process.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+    assert!(sent.success());
+    let output = process.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("would pass; all 1 writes made"), "{text}");
+    assert_eq!(contents(folder.path()), []);
+
+    let dump = folder.path().join("dump");
+    let dump = dump.to_str().unwrap();
+    fleet
+        .run(&["dump", "hush-rehearsed", "--out", dump])
+        .ended_with(0);
+    let report = rehearse(&fleet, &["--from-dump", dump])
+        .ended_with(0)
+        .json();
+    assert_eq!(report["plan"]["agreement"], "fromDump");
+    assert_eq!(report["verdict"], "passed");
 }
 
 /// Objects of a new namespace, each with one fault. A dry run finds none of them, because their
