@@ -18,6 +18,7 @@ use pleach_rehearsal::report::{
     Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage, Verdict as Result_,
 };
 use pleach_rehearsal::storage;
+use pleach_state::inventory::is_commit;
 use pleach_throwaway::etcd::Entry;
 use pleach_throwaway::{ControlPlane, CopyOptions, Stored, kubernetes_version};
 use serde_json::Value;
@@ -282,22 +283,26 @@ fn from_dump(
     })
 }
 
-/// Refuses a cluster whose minor version is more than one apart from that of the programs.
-fn ensure_version(cluster: &str) -> Result<(), CliError> {
+/// Returns the number of minor versions between a cluster and the programs. `None` if a version
+/// cannot be read.
+fn distance(cluster: &str, programs: &str) -> Option<u32> {
     let minor = |version: &str| -> Option<u32> {
         let version = version.trim_start_matches('v');
         version.split('.').nth(1)?.parse().ok()
     };
-    match (minor(cluster), minor(kubernetes_version())) {
-        (Some(one), Some(other)) if one.abs_diff(other) > 1 => Err(CliError::new(
-            Kind::Cluster,
-            format!(
-                "the cluster has Kubernetes {cluster}, and the throwaway control plane {}: they are more than one minor version apart",
-                kubernetes_version()
-            ),
-        )),
-        _ => Ok(()),
+    Some(minor(cluster)?.abs_diff(minor(programs)?))
+}
+
+/// Refuses a cluster whose minor version is more than one apart from that of the programs.
+fn ensure_version(cluster: &str) -> Result<(), CliError> {
+    let programs = kubernetes_version();
+    if distance(cluster, programs).is_none_or(|distance| distance < 2) {
+        return Ok(());
     }
+    let message = format!(
+        "the cluster has Kubernetes {cluster}, and the throwaway control plane {programs}: they are more than one minor version apart"
+    );
+    Err(CliError::new(Kind::Cluster, message))
 }
 
 /// Returns the address ranges of Services of the cluster.
@@ -460,6 +465,16 @@ fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
             );
         }
     }
+    if distance(&copy.header.kubernetes, kubernetes_version()) == Some(1) {
+        let version = kubernetes_version();
+        add(
+            "version",
+            format!(
+                "rehearsed on Kubernetes {version}, the cluster has {}",
+                copy.header.kubernetes
+            ),
+        );
+    }
     if is_dump {
         add(
             "secret",
@@ -611,10 +626,19 @@ fn refused(plan: &Plan) -> Option<Vec<Refusal>> {
 fn described(planned: &Planned) -> Release {
     let record = planned.observation.observed.installed.as_ref();
     let installed = record.and_then(|record| record.installed.as_ref());
+    // Without versions, commits.
+    let short = |version: &str| {
+        let is_commit = is_commit(version);
+        version
+            .get(..7)
+            .filter(|_| is_commit)
+            .unwrap_or(version)
+            .to_owned()
+    };
     Release {
         name: planned.plan.release.to_string(),
-        from: installed.map(|it| it.version.clone()).unwrap_or_default(),
-        to: planned.desired.version.clone(),
+        from: installed.map(|it| short(&it.version)).unwrap_or_default(),
+        to: short(&planned.desired.version),
         stages: Vec::new(),
         not_started: None,
         trouble: None,
@@ -624,4 +648,78 @@ fn described(planned: &Planned) -> Release {
 /// Returns whether an operator of the cluster decides about objects of a kind.
 fn is_custom(kind: &GroupKind) -> bool {
     !storage::is_built_in(&kind.group, &kind.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn copy(objects: Vec<Value>) -> Copy {
+        Copy::new(pleach_rehearsal::dump::Header::default(), objects)
+    }
+
+    #[test]
+    fn versions_may_be_one_minor_apart() {
+        let programs = kubernetes_version();
+        let minor: u32 = programs.split('.').nth(1).unwrap().parse().unwrap();
+        for (cluster, is_accepted) in [
+            (format!("v1.{minor}.0-eks-1"), true),
+            (format!("v1.{}.9", minor - 1), true),
+            (format!("v1.{}.9", minor - 2), false),
+            (format!("v1.{}.0", minor + 2), false),
+            ("unknown".to_owned(), true),
+        ] {
+            assert_eq!(ensure_version(&cluster).is_ok(), is_accepted, "{cluster}");
+        }
+    }
+
+    #[test]
+    fn service_ranges_are_those_of_the_cluster() {
+        let range = |name: &str, cidrs: &[&str]| {
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+                "metadata": {"name": name}, "spec": {"cidrs": cidrs}})
+        };
+        let both = &["10.96.0.0/12", "fd00::/108"][..];
+        let extra = range("extra", &["10.7.0.0/16"]);
+        for (objects, expected) in [
+            (
+                vec![extra.clone(), range("kubernetes", both)],
+                "10.96.0.0/12,fd00::/108",
+            ),
+            (vec![extra], "10.0.0.0/16"),
+        ] {
+            assert_eq!(service_ranges(&copy(objects)), expected);
+        }
+    }
+
+    /// An aggregated API is part of the copy if its pods are.
+    #[test]
+    fn aggregated_apis_without_pods_are_left_out() {
+        let api = |namespace: &str| {
+            json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+                "metadata": {"name": "v1.example.org", "resourceVersion": "7"},
+                "spec": {"group": "example.org", "version": "v1", "caBundle": "b2xk",
+                    "service": {"namespace": namespace, "name": "a"}},
+                "status": {"conditions": [{"type": "Available", "status": "True"}]}})
+        };
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"namespace": "web", "name": "a"}});
+        let loaded = |objects: Vec<Value>| {
+            let copy = copy(objects);
+            let namespaces = namespaces_with_pods(&copy);
+            copy.objects
+                .iter()
+                .filter(|it| it["kind"] == "APIService")
+                .map(|it| !is_foreign_api(it, &namespaces))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(loaded(vec![api("web"), slice.clone()]), [true]);
+        assert_eq!(loaded(vec![api("other"), slice]), [false]);
+        assert_eq!(
+            answering_api(&api("web")),
+            Some(ApiVersion::parse("example.org/v1"))
+        );
+    }
 }

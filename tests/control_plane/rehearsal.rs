@@ -15,7 +15,7 @@ use pleach_testkit::throwaway::etcd::Entry;
 use pleach_testkit::throwaway::{Network, Options, Stored};
 use serde_json::Value;
 
-use crate::fleet::{Fleet, PLANTED, Run, leaks, object_writes};
+use crate::fleet::{Fleet, PLANTED, Run, WEB, leaks, object_writes};
 use crate::plane::control_plane;
 use crate::samples::{BUNDLE, config_map, deployment};
 use crate::secrets;
@@ -117,6 +117,18 @@ fn writes(report: &Value) -> [u64; 2] {
         .flat_map(|release| release["stages"].as_array().unwrap())
         .collect();
     ["planned", "writes"].map(|field| stages.iter().filter_map(|it| it[field].as_u64()).sum())
+}
+
+/// Returns the failed objects of the first release, with their messages.
+fn refused(report: &Value) -> BTreeMap<&str, &str> {
+    let mut refused = BTreeMap::new();
+    for stage in report["releases"][0]["stages"].as_array().unwrap() {
+        for refusal in stage["refused"].as_array().unwrap() {
+            let text = |field: &str| refusal[field].as_str().unwrap();
+            refused.insert(text("object"), text("message"));
+        }
+    }
+    refused
 }
 
 /// The rehearsal of an upgrade makes the writes of the upgrade, and none of them in the cluster.
@@ -342,14 +354,7 @@ fn planted_faults_are_found_and_nothing_else() {
 
     fleet.kubectl(&["delete", "-f", &file]);
     assert_eq!(report["plan"]["agreement"], "same", "{report:#}");
-    let stages = report["releases"][0]["stages"].as_array().unwrap();
-    let mut refused: BTreeMap<&str, &str> = BTreeMap::new();
-    for stage in stages {
-        for refusal in stage["refused"].as_array().unwrap() {
-            let text = |field: &str| refusal[field].as_str().unwrap();
-            refused.insert(text("object"), text("message"));
-        }
-    }
+    let mut refused = refused(&report);
     for (object, message) in FOUND {
         let found = refused.remove(object);
         assert!(
@@ -358,6 +363,106 @@ fn planted_faults_are_found_and_nothing_else() {
         );
     }
     assert_eq!(refused, BTreeMap::new(), "{report:#}");
+}
+
+/// Version 1 of a release; [`LATER`] are the objects that change.
+const EARLIER: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: planted-later}}
+{apiVersion: v1, kind: LimitRange, metadata: {name: large}, spec: {limits: [{type: Container, max: {cpu: "4"}, default: {cpu: 10m, memory: 1Mi}}]}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: dropped}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: wheels.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: wheels, singular: wheel, kind: Wheel}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {spokes: {type: integer}}}}}}}]}}
+{apiVersion: planted.example.org/v1, kind: Wheel, metadata: {name: spokes}, spec: {spokes: 20}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: limit}, spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a, resources: {limits: {cpu: "2", memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: security}, spec: {replicas: 0, selector: {matchLabels: {a: c}}, template: {metadata: {labels: {a: c}}, spec: {hostNetwork: true, containers: [{name: a, image: a}]}}}}
+"#;
+
+/// Texts of version 1 with those of version 2.
+const LATER: [(&str, &str); 6] = [
+    (
+        "name: planted-later}",
+        "name: planted-later, labels: {pod-security.kubernetes.io/enforce: baseline}}",
+    ),
+    ("max: {cpu: \"4\"}", "max: {cpu: \"1\"}"),
+    ("name: dropped}", "name: other}"),
+    ("{type: integer}", "{type: integer, maximum: 24}"),
+    ("spokes: 20", "spokes: 30"),
+    ("replicas: 0", "replicas: 1"),
+];
+
+/// Each step of the upgrade passes a dry run on the state before it. The sequence does not.
+#[test]
+fn faults_of_a_sequence_are_found() {
+    let lines = |text: &str| -> String {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        lines.join("\n---\n")
+    };
+    let release = "  - {name: web, bundle: web, namespace: planted-later, timeout: 6s}\n";
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/web.yaml", lines(EARLIER)),
+    ];
+    let fleet = Fleet::on(nodes(), "planted-later", release, &files);
+    fleet
+        .run(&["apply", "planted-later", "--yes"])
+        .ended_with(0);
+    let later = LATER.iter().fold(EARLIER.to_owned(), |text, (from, to)| {
+        text.replace(from, to)
+    });
+    fleet.write("manifests/web/web.yaml", &lines(&later));
+    fleet.commit();
+
+    let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(1).json());
+
+    assert_eq!(report["plan"]["agreement"], "same", "{report:#}");
+    let refused = refused(&report);
+    for (object, message) in [
+        (
+            "Deployment.apps/planted-later/limit",
+            "maximum cpu usage per Container is 1",
+        ),
+        (
+            "Deployment.apps/planted-later/security",
+            "violates PodSecurity",
+        ),
+        (
+            "Wheel.planted.example.org/planted-later/spokes",
+            "less than or equal to 24",
+        ),
+    ] {
+        let found = refused.get(object);
+        assert!(
+            found.is_some_and(|it| it.contains(message)),
+            "{object}: {found:?} {report:#}"
+        );
+    }
+    assert_eq!(refused.len(), 3, "{report:#}");
+    let stages = report["releases"][0]["stages"].as_array().unwrap();
+    let prune = stages.iter().find(|it| it["stage"] == "prune").unwrap();
+    assert_eq!(
+        (&prune["planned"], &prune["writes"]),
+        (&1.into(), &0.into())
+    );
+}
+
+/// Faults that a plan finds by itself end a rehearsal before it starts, with the exit code of the
+/// plan.
+#[test]
+fn a_plan_that_is_refused_is_not_rehearsed() {
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec: {storageClassName: none-such, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n";
+    let fleet = Fleet::web("refused", claim);
+    fleet
+        .run(&["apply", "refused", "--yes", "--wait=none"])
+        .ended_with(0);
+    fleet.edit(
+        WEB,
+        "storageClassName: none-such",
+        "storageClassName: other",
+    );
+    fleet.commit();
+    rehearse(&fleet, &[])
+        .ended_with(7)
+        .says("nothing was rehearsed: the plan itself is refused")
+        .says("PersistentVolumeClaim/refused/data");
 }
 
 /// One object of each built-in kind. Objects of kinds that are missing here exist in every cluster.
