@@ -33,7 +33,10 @@ pub(crate) struct DumpArgs {
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DumpArgs) -> Result<Exit, CliError> {
     let session = Session::open_to_apply(ui, ctx, &args.target, options(), None).await?;
-    let planned = planned(ui, ctx, &session, &args.target).await?;
+    let planned = match planned(ui, ctx, &session, &args.target).await? {
+        Ok(planned) => planned,
+        Err(exit) => return Ok(exit),
+    };
     let redacted = redacted(&session, &planned).await?;
     write(&args.out, &redacted.copy)?;
     ui.print(format_args!(
@@ -62,18 +65,22 @@ pub(super) fn options() -> Options {
     }
 }
 
-/// Plans all releases of a target. A release that cannot be planned ends the command.
+/// Plans all releases of a target. The inner error is the exit code of a release that cannot be
+/// planned, whose error has been shown.
 pub(super) async fn planned(
     ui: &mut Ui,
     ctx: &Context,
     session: &Session,
     target: &Target,
-) -> Result<Vec<Planned>, CliError> {
+) -> Result<Result<Vec<Planned>, Exit>, CliError> {
     let mut plans = Vec::new();
     for subject in session.subjects(ui, ctx, target).await? {
-        plans.push(session.plan_for(ui, &subject).await??);
+        match session.plan_for(ui, &subject).await? {
+            Ok(planned) => plans.push(planned),
+            Err(error) => return Ok(Err(error.exit())),
+        }
     }
-    Ok(plans)
+    Ok(Ok(plans))
 }
 
 /// Reads and redacts the objects that plans are about.

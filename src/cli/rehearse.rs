@@ -26,7 +26,7 @@ use serde_json::Value;
 use super::dump::{options, planned, redacted};
 use super::error::{CliError, Kind};
 use super::sandbox::ProgramArgs;
-use super::session::{Planned, Session, agent};
+use super::session::{Planned, Session, Subject, agent};
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, format};
 use pleach_cluster::{Cluster, Connection};
@@ -195,7 +195,10 @@ async fn from_cluster(
     target: &Target,
 ) -> Result<Result<Source, Exit>, CliError> {
     let session = Session::open_to_apply(ui, ctx, target, options(), None).await?;
-    let plans = planned(ui, ctx, &session, target).await?;
+    let plans = match planned(ui, ctx, &session, target).await? {
+        Ok(plans) => plans,
+        Err(exit) => return Ok(Err(exit)),
+    };
     let mut exit = Exit::DONE;
     for one in &plans {
         let verdict = Verdict(&one.plan);
@@ -484,6 +487,26 @@ fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
     facts
 }
 
+/// Connects to the copy as the user of the cluster. If the copy cannot judge the permissions of the
+/// user, connects as an administrator and returns `true`.
+async fn connected(plane: &ControlPlane, copy: &Copy) -> Result<(Cluster, bool), CliError> {
+    let connect = async |kubeconfig: Option<&std::path::Path>| {
+        let mut connection = Connection::new(agent(None));
+        connection.kubeconfig = kubeconfig.map(std::path::Path::to_path_buf);
+        Cluster::connect(&connection).await
+    };
+    let is_of_rbac = |what: &str| what.contains(".rbac.authorization.k8s.io");
+    let mut left_out = copy.header.left_out.iter();
+    if !left_out.any(|it| is_of_rbac(&it.what)) {
+        let cluster = connect(plane.copy_kubeconfig()).await?;
+        // Another authorizer than RBAC can have allowed this on the cluster.
+        if cluster.cluster_id().await.is_ok() {
+            return Ok((cluster, false));
+        }
+    }
+    Ok((connect(Some(plane.kubeconfig())).await?, true))
+}
+
 /// Plans and executes the releases on the copy.
 async fn rehearsed(
     ui: &mut Ui,
@@ -492,9 +515,7 @@ async fn rehearsed(
     source: Source,
     plane: &ControlPlane,
 ) -> Result<Report, CliError> {
-    let mut connection = Connection::new(agent(None));
-    connection.kubeconfig = plane.copy_kubeconfig().map(std::path::Path::to_path_buf);
-    let cluster = Cluster::connect(&connection).await?;
+    let (cluster, is_administrator) = connected(plane, &source.copy).await?;
     let kubernetes = cluster.server_version().await?;
     let Source {
         copy,
@@ -533,6 +554,15 @@ async fn rehearsed(
         not_comparable: not_comparable(&copy, expected.is_none()),
         verdict: Result_::Passed,
     };
+    if is_administrator {
+        report.not_comparable.push(NotComparable {
+            kind: "permission".to_owned(),
+            what: format!(
+                "the roles of {} are not part of the copy; rehearsed as an administrator",
+                copy.header.user
+            ),
+        });
+    }
     let namespaces = namespaces_with_pods(&copy);
     let apis = copy
         .objects
@@ -545,7 +575,7 @@ async fn rehearsed(
     let subjects = session.subjects(ui, ctx, target).await?;
     let mut plans = Vec::new();
     for subject in &subjects {
-        plans.push(session.plan_for(ui, subject).await??);
+        plans.push(on_copy(subject, session.plan_for(ui, subject).await?)?);
     }
     if let Some(expected) = &expected
         && let Some(first) = difference(expected, &plans)
@@ -559,7 +589,7 @@ async fn rehearsed(
         let planned = if index == 0 {
             first
         } else {
-            session.plan_for(ui, subject).await??
+            on_copy(subject, session.plan_for(ui, subject).await?)?
         };
         let mut release = described(&planned);
         if failed {
@@ -590,6 +620,17 @@ async fn rehearsed(
     report.not_comparable.sort();
     report.not_comparable.dedup();
     Ok(report)
+}
+
+/// Returns a plan for the copy. The error of a release that cannot be planned has been shown.
+fn on_copy(subject: &Subject<'_>, planned: Result<Planned, CliError>) -> Result<Planned, CliError> {
+    planned.map_err(|_| {
+        let name = subject.name();
+        CliError::new(
+            Kind::Failed,
+            format!("release {name} cannot be planned on the copy, so nothing was rehearsed"),
+        )
+    })
 }
 
 /// Returns the first difference of the effects on the cluster and on the copy.

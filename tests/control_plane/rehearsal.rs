@@ -16,7 +16,7 @@ use pleach_testkit::throwaway::{Network, Options, Stored};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, PLANTED, Run, WEB, leaks, object_writes};
-use crate::plane::control_plane;
+use crate::plane::{control_plane, shared};
 use crate::samples::{BUNDLE, config_map, deployment};
 use crate::secrets;
 use crate::stages::nodes;
@@ -252,6 +252,48 @@ fn a_rehearsal_stores_no_secret_value_and_leaves_nothing() {
         .json();
     assert_eq!(report["plan"]["agreement"], "fromDump");
     assert_eq!(report["verdict"], "passed");
+}
+
+/// Kinds that the user cannot list are left out by name. Credentials of registries stay valid.
+#[test]
+fn a_user_with_few_permissions_rehearses_what_it_can_read() {
+    let credentials = "apiVersion: v1\nkind: Secret\nmetadata: {name: pull}\ntype: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: '{\"auths\":{\"example.org\":{\"auth\":\"VALUE\"}}}'}\n";
+    let mut fleet = Fleet::web("few-rights", &credentials.replace("VALUE", "dTpw"));
+    fleet.run(&["apply", "few-rights", "--yes"]).ended_with(0);
+    fleet.edit(WEB, "dTpw", "dTpwdw==");
+    fleet.commit();
+    let role = r#"
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: few-rights}, rules: [{apiGroups: ["", pleach.dev, coordination.k8s.io, apiextensions.k8s.io, admissionregistration.k8s.io, apiregistration.k8s.io], resources: [namespaces, secrets, configmaps, releases, releases/status, leases, customresourcedefinitions, validatingwebhookconfigurations, mutatingwebhookconfigurations, apiservices], verbs: ["*"]}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: few-rights}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: few-rights}, subjects: [{kind: User, name: few}]}
+"#;
+    let file = fleet.file("role.yaml", role);
+    fleet.kubectl(&["apply", "-f", &file]);
+    fleet.through(shared().kubeconfig_for_user("few", &[]).unwrap());
+
+    let run = rehearse(&fleet, &[]);
+
+    fleet.kubectl(&["delete", "-f", &file]);
+    let report = run.ended_with(0).json();
+    let left_out: Vec<&str> = report["copied"]["leftOut"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["what"].as_str().unwrap())
+        .collect();
+    for kind in [
+        "Node",
+        "ClusterRole.rbac.authorization.k8s.io",
+        "Pod in namespace few-rights",
+    ] {
+        assert!(left_out.contains(&kind), "{kind}: {left_out:?}");
+    }
+    let facts = report["notComparable"].to_string();
+    assert!(
+        facts.contains("the roles of few are not part of the copy"),
+        "{facts}"
+    );
+    assert_eq!(writes(&report), [1, 1]);
 }
 
 /// Objects of a new namespace, each with one fault. A dry run finds none of them, because their

@@ -23,6 +23,9 @@ const SHORTEST: usize = 8;
 /// Characters of a placeholder.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
+/// Placeholder of a JSON object, around its text.
+const OBJECT: &str = r#"{"k":""}"#;
+
 /// Fields of metadata that are not searched.
 const METADATA: [&str; 9] = [
     "name",
@@ -215,11 +218,21 @@ impl Collector {
 }
 
 impl Redactor {
-    /// Returns the placeholder of a text, of the same number of bytes.
+    /// Returns the placeholder of a text, of the same number of bytes. That of a JSON object is a JSON
+    /// object: the API server refuses credentials of registries that are none.
     pub fn placeholder(&self, text: &str) -> String {
-        match self.given.get(text) {
-            Some(given) => given.clone(),
-            None => self.derived(text, text.len(), ALPHABET),
+        if let Some(given) = self.given.get(text) {
+            return given.clone();
+        }
+        let is_object = text.trim_start().starts_with('{')
+            && serde_json::from_str::<Map<_, Value>>(text).is_ok();
+        match text.len().checked_sub(OBJECT.len()) {
+            Some(rest) if is_object => OBJECT.replace(
+                "\"\"}",
+                &format!("\"{}\"}}", self.derived(text, rest, ALPHABET)),
+            ),
+            None if is_object => format!("{:width$}", "{}", width = text.len()),
+            _ => self.derived(text, text.len(), ALPHABET),
         }
     }
 
@@ -513,6 +526,25 @@ mod tests {
         let copy: Value = serde_json::from_str(copy).unwrap();
         assert_eq!(copy["metadata"]["labels"]["app"], "frontend-app");
         assert_eq!(copy["kind"], "Secret");
+    }
+
+    #[test]
+    fn placeholders_of_json_objects_are_json_objects_of_the_same_length() {
+        let redactor = redactor(&[]);
+        for text in [
+            r#"{"auths":{"example.org":{"auth":"dTpw"}}}"#,
+            r#"{"k":""}"#,
+            r#"{"k":1}"#,
+            "{}",
+            " {\n}",
+        ] {
+            let placeholder = redactor.placeholder(text);
+            assert_eq!(placeholder.len(), text.len(), "{text}: {placeholder}");
+            let parsed: Value = serde_json::from_str(&placeholder).unwrap();
+            assert!(parsed.is_object(), "{text}: {placeholder}");
+            assert!(!placeholder.contains("dTpw"), "{placeholder}");
+        }
+        assert!(!redactor.placeholder("{not json at all}").contains('{'));
     }
 
     #[test]
