@@ -15,7 +15,8 @@ use pleach_planner::plan::{Action, Plan};
 use pleach_rehearsal::compare::{effects, first_difference};
 use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::report::{
-    Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage, Verdict as Result_,
+    Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage,
+    Verdict as Conclusion,
 };
 use pleach_rehearsal::storage;
 use pleach_state::inventory::is_commit;
@@ -182,9 +183,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         ctx.cancel.cancelled().await;
     }
     Ok(match report.verdict {
-        Result_::Passed => Exit::DONE,
-        Result_::WouldFail | Result_::Differs => Exit::FAILED,
-        Result_::Refused => Exit::POLICY,
+        Conclusion::Passed => Exit::DONE,
+        Conclusion::WouldFail | Conclusion::Differs => Exit::FAILED,
+        Conclusion::Refused => Exit::POLICY,
     })
 }
 
@@ -507,6 +508,41 @@ async fn connected(plane: &ControlPlane, copy: &Copy) -> Result<(Cluster, bool),
     Ok((connect(Some(plane.kubeconfig())).await?, true))
 }
 
+/// Returns the report without releases.
+fn blank(source: &Source, kubernetes: &str) -> Report {
+    let (copy, header) = (&source.copy, &source.copy.header);
+    let kinds: BTreeSet<(&str, &str)> = copy
+        .objects
+        .iter()
+        .filter_map(|it| Some((it["apiVersion"].as_str()?, it["kind"].as_str()?)))
+        .collect();
+    Report {
+        format: FORMAT,
+        environment: source.loaded.environment.name.clone(),
+        revision: source.loaded.revision.to_string(),
+        copied: Copied {
+            objects: copy.objects.len(),
+            kinds: kinds.len(),
+            cluster: header.cluster.clone(),
+            kubernetes: header.kubernetes.clone(),
+            seconds: source.took.map(|took| took.as_secs_f64()),
+            left_out: header.left_out.clone(),
+        },
+        kubernetes: kubernetes.trim_start_matches('v').to_owned(),
+        plan: match &source.expected {
+            Some(expected) => Agreement::Same {
+                effects: expected.digests.clone(),
+            },
+            None => Agreement::FromDump {
+                at: header.at.clone(),
+            },
+        },
+        releases: Vec::new(),
+        not_comparable: not_comparable(copy, source.expected.is_none()),
+        verdict: Conclusion::Passed,
+    }
+}
+
 /// Plans and executes the releases on the copy.
 async fn rehearsed(
     ui: &mut Ui,
@@ -517,43 +553,14 @@ async fn rehearsed(
 ) -> Result<Report, CliError> {
     let (cluster, is_administrator) = connected(plane, &source.copy).await?;
     let kubernetes = cluster.server_version().await?;
+    let mut report = blank(&source, &kubernetes);
     let Source {
         copy,
         loaded,
-        took,
         expected,
         cluster_id,
+        took: _,
     } = source;
-    let kinds: BTreeSet<(&str, &str)> = copy
-        .objects
-        .iter()
-        .filter_map(|it| Some((it["apiVersion"].as_str()?, it["kind"].as_str()?)))
-        .collect();
-    let mut report = Report {
-        format: FORMAT,
-        environment: loaded.environment.name.clone(),
-        revision: loaded.revision.to_string(),
-        copied: Copied {
-            objects: copy.objects.len(),
-            kinds: kinds.len(),
-            cluster: copy.header.cluster.clone(),
-            kubernetes: copy.header.kubernetes.clone(),
-            seconds: took.map(|took| took.as_secs_f64()),
-            left_out: copy.header.left_out.clone(),
-        },
-        kubernetes: kubernetes.trim_start_matches('v').to_owned(),
-        plan: match &expected {
-            Some(expected) => Agreement::Same {
-                effects: expected.digests.clone(),
-            },
-            None => Agreement::FromDump {
-                at: copy.header.at.clone(),
-            },
-        },
-        releases: Vec::new(),
-        not_comparable: not_comparable(&copy, expected.is_none()),
-        verdict: Result_::Passed,
-    };
     if is_administrator {
         report.not_comparable.push(NotComparable {
             kind: "permission".to_owned(),
@@ -581,7 +588,7 @@ async fn rehearsed(
         && let Some(first) = difference(expected, &plans)
     {
         report.plan = Agreement::Differs { first };
-        report.verdict = Result_::Differs;
+        report.verdict = Conclusion::Differs;
         return Ok(report);
     }
     let mut failed = false;
@@ -598,7 +605,7 @@ async fn rehearsed(
             continue;
         }
         if let Some(refusals) = refused(&planned.plan) {
-            report.verdict = Result_::Refused;
+            report.verdict = Conclusion::Refused;
             failed = true;
             release.stages = vec![Stage {
                 stage: "plan".to_owned(),
@@ -613,7 +620,7 @@ async fn rehearsed(
         report.not_comparable.extend(unanswered);
         if rehearsed.trouble.is_some() || rehearsed.stages.iter().any(|it| !it.refused.is_empty()) {
             failed = true;
-            report.verdict = Result_::WouldFail;
+            report.verdict = Conclusion::WouldFail;
         }
         report.releases.push(rehearsed);
     }
