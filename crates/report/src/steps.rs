@@ -92,7 +92,6 @@ pub fn explanation(step: &Step) -> Option<String> {
         | Op::Migrate { .. }
         | Op::UpgradeNode { .. }
         | Op::Pause
-
         | Op::Preload { .. } => true,
         // One object has two steps, so describe each.
         Op::Apply { .. } => is_a_part(step),

@@ -344,7 +344,7 @@ mod tests {
         let mut plan = samples::plan(&[("a", Action::Unchanged)]);
         let upgrade = Op::UpgradeNode {
             content: Digest::of(b"x"),
-            job: None,
+            jobs: Vec::new(),
         };
         plan.steps.push(samples::step(0, "b", upgrade.clone()));
         assert_eq!(summary(&plan), "1 node to upgrade, 1 unchanged");

@@ -196,7 +196,7 @@ fn add(
 
 /// Pause of a change of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pause {
+pub(super) enum Pause {
     /// There is none.
     Never,
     /// The run ends after this many nodes.

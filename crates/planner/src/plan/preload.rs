@@ -2,7 +2,7 @@
 
 use super::draft::Ctx;
 use super::model::{Desired, Op, Precondition, StepId};
-use super::nodes::{in_batches, named};
+use super::nodes::{Pause, in_batches, named};
 use super::phases::Ordered;
 use crate::observe::ObservedNodes;
 use pleach_formats::nodes::NodeState;
@@ -168,6 +168,7 @@ fn add(
         &stage.stage,
         &steps,
         rule.parallel.of(nodes.len()),
+        Pause::Never,
     );
 }
 
