@@ -393,7 +393,6 @@ fn a_run_ends_after_the_first_nodes(
         ..node(name)
     });
     let plan = planned(pausing(after), &nodes, &[], &[]);
-    let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     assert_eq!(pause(&plan).as_deref(), expected);
     assert_eq!(plan.continues_after_pause(), continues);
 }
