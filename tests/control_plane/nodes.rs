@@ -621,3 +621,61 @@ fn a_job_whose_image_cannot_be_pulled_fails_soon_and_makes_way_for_the_next() {
     fleet.applied();
     nodes.are_free("v2", &[]);
 }
+
+#[test]
+fn a_change_pauses_after_the_first_node_and_the_controller_asks_before_the_rest() {
+    let pool = "pool-pause";
+    let nodes = Nodes::start(pool, 2);
+    let rest = "      pauseAfter: 1\n";
+    let fleet = fleet(pool, "maxUnavailable: 1", rest);
+    fleet.applied();
+    let before = "before: [{patch: {metadata: {labels: {work: now, version: null}}}}, {job: before.yaml, timeout: 30s}, ";
+    let changed = bundle(pool, "v2", rest).replace("before: [", before);
+    fleet.write("manifests/web/bundle.yaml", &changed);
+    fleet.write("manifests/web/job.yaml", &job("v2"));
+    let beside = job("v1").replace("name: upgrade", "name: before");
+    fleet.write("manifests/web/before.yaml", &beside);
+    fleet.extend_environment("sync: {interval: 1h}\n");
+    fleet.push("v2");
+    fleet.run(&["plan", pool]).ended_with(0).says(
+        "· pause   after Node/pool-pause-1  (a person looks at it; the next run changes the rest)",
+    );
+    let run = fleet.apply().ended_with(6);
+    let run = run.says("paused after pool-pause-1");
+    run.says("`pleach apply pool-pause` shows the rest");
+    let state = || -> Vec<String> {
+        let read = |node: &Value| {
+            let metadata = &node["metadata"];
+            let labels = &metadata["labels"];
+            let mark = &metadata["annotations"]["pleach.dev/node-upgrade"];
+            assert_eq!((&labels["work"], mark), (&Value::Null, &Value::Null));
+            format!("{} {}", metadata["name"], labels["version"]).replace('"', "")
+        };
+        nodes.all().iter().map(read).collect()
+    };
+    assert_eq!(state(), ["pool-pause-0 v1", "pool-pause-1 v2"]);
+    assert_eq!(nodes.jobs().len(), 2);
+    let release = "release.pleach.dev/pool-pause.web";
+    let conditions = fleet.get(&[release]).unwrap()["status"]["conditions"].clone();
+    let mut conditions = conditions.as_array().unwrap().iter();
+    let ready = conditions.find(|one| one["type"] == "Ready").unwrap();
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&"False".into(), &"Paused".into())
+    );
+
+    let running = fleet.runs();
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    assert_eq!(state(), ["pool-pause-0 v1", "pool-pause-1 v2"]);
+    let effects = fleet.plan()["effects"].as_str().unwrap().to_owned();
+    assert!(said.contains(&effects), "{said}");
+    fleet
+        .run(&["plan", pool])
+        .says("pool-pause-1 changed already");
+    let approval = format!("pleach.dev/approved={effects}");
+    fleet.kubectl(&["annotate", release, &approval]);
+    fleet.until_condition("Ready", "Deployed");
+    nodes.are_free("v2", &[]);
+    assert_eq!(nodes.jobs().len(), 4);
+    running.stopped();
+}

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_config::ResolvedRelease;
+use pleach_formats::window::Windows;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::ReleaseName;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Plan;
 use pleach_planner::text_diff;
+use pleach_reconciler::outcome::policy;
 use pleach_reconciler::stall::Stall;
 use pleach_render::Rendered;
 use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store, UserRequests};
@@ -271,11 +273,19 @@ pub(super) async fn execute(
         approved_by: approver(observation.user_requests(), &plan),
         ..shared.lease_identity.clone()
     };
+    let overrides = observation.user_requests().sync;
+    let overrides = overrides.is_some_and(|sync| sync.override_window);
+    let windows = if overrides {
+        Windows::default()
+    } else {
+        policy(&desired.terms.sync, observation.observed.policies()).windows
+    };
     let run = Run {
         cluster,
         claim: &claim,
         events: &events,
         stop: &stop,
+        windows: &windows,
     };
     if plan.has_steps() {
         shared.events.report(ControllerEvent::Applying {

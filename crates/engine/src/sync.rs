@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use pleach_formats::window::Windows;
 use pleach_model::object::{DesiredDigest, DigestKey, ObjectId, labels};
 use pleach_model::order::StageName;
 use pleach_planner::observe::Observed;
@@ -82,6 +83,8 @@ pub struct Run<'a> {
     pub events: &'a Events,
     /// Request to stop at the next safe point.
     pub stop: &'a Stop,
+    /// Windows outside of which no further node begins. Without any, nodes begin at all times.
+    pub windows: &'a Windows,
 }
 
 /// Executes a plan that was made from this observation, and records the outcome.
@@ -372,6 +375,7 @@ impl Run<'_> {
             ),
             events: self.events,
             stop: self.stop,
+            windows: self.windows,
             journal_writer,
             inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),

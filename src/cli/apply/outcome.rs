@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pleach_formats::window::Windows;
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Plan;
 use pleach_state::inventory::RunOutcome;
@@ -220,6 +221,7 @@ async fn execute(
             claim: &outcome.claim,
             events: &events,
             stop: &ctx.stop(),
+            windows: &Windows::default(),
         };
         let sync = sync::execute(&run, &mut desired, observation, &plan);
         tokio::pin!(sync);

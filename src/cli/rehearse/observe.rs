@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use pleach_formats::window::Windows;
 use pleach_planner::plan::{Op, Plan, StepId, Until};
 use pleach_rehearsal::report::{NotComparable, Refusal, Release, Stage};
 
@@ -52,6 +53,7 @@ pub(super) async fn execute(
             claim: &claim,
             events: &events,
             stop: &ctx.stop(),
+            windows: &Windows::default(),
         };
         let sync = sync::execute(&run, &mut desired, observation, &plan);
         let mut sync = Box::pin(sync);

@@ -183,7 +183,7 @@ fn exit_of_run(release: &ReleaseSummary) -> Exit {
         // git no longer has it, and a user has to consent.
         "Removed" => Exit::DONE,
         "Blocked" => Exit::CONFLICT,
-        "NotVerified" | "Degraded" => Exit::NOT_READY,
+        "NotVerified" | "Degraded" | "Paused" => Exit::NOT_READY,
         "Failed" if !failures.is_empty() => {
             let exits = failures.iter().map(|word| exit_of_failure(word));
             exits.fold(Exit::DONE, Exit::and)

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use pleach_formats::window::Windows;
 use pleach_model::finding::Kind;
 use pleach_model::object::{DigestKey, Manifest, ObjectId};
 use pleach_planner::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
@@ -60,6 +61,8 @@ pub(super) struct Operator<'a> {
     pub(super) events: &'a Events,
     /// Ends retries of failed requests when requested.
     pub(super) stop: &'a Stop,
+    /// Windows outside of which no further node begins.
+    pub(super) windows: &'a Windows,
     pub(super) journal_writer: JournalWriter,
     pub(super) inventory: Mutex<Inventory>,
     /// Whether registrations of the deleted Services were searched.

@@ -9,7 +9,9 @@ mod job;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pleach_formats::nodes::{Mark, NodeAction, NodesRule, is_cordoned, ready_since};
+use pleach_formats::window::Windows;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::managers;
 use pleach_planner::plan::Step;
@@ -122,6 +124,9 @@ impl NodeUpgrade<'_> {
         let node = self.node().await?;
         self.ready_at_start = ready_since(&node).map(str::to_owned);
         let rule = self.rule;
+        if let Some(closed) = closed(self.operator.windows, &node, Timestamp::now()) {
+            return Err(closed.into());
+        }
         if !self.mark(&node)?.begun && !self.is_done(&node)? {
             for action in &rule.before {
                 self.act(action).await?;
@@ -400,6 +405,47 @@ impl NodeUpgrade<'_> {
     }
 }
 
+/// Returns the failure for a node whose change would begin outside of the windows. A change that has
+/// begun goes on.
+fn closed(windows: &Windows, node: &Value, now: Timestamp) -> Option<Failure> {
+    if windows.are_open(now) || Mark::of(node).is_some() {
+        return None;
+    }
+    let message = "the window closed; no further node begins";
+    let hint = match windows.open_after(now) {
+        Some(opens) => format!("the controller goes on at {opens}"),
+        None => "the windows never open again".to_owned(),
+    };
+    Some(Failure::new(FailureKind::Paused, message).hint(hint))
+}
+
 fn nodes() -> ResourcePath {
     ResourcePath::cluster_scoped("v1", "Node", "nodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_formats::file::Window;
+    use pleach_formats::nodes::MARK;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::within_the_window("2026-01-05T09:00:00Z", json!({}), None)]
+    #[case::after_the_window("2026-01-05T18:00:00Z", json!({}), Some("the controller goes on at 2026-01-06T08:00:00Z"))]
+    #[case::a_node_in_work_goes_on("2026-01-05T18:00:00Z", json!({MARK: r#"{"release": "e.r", "stage": "nodes"}"#}), None)]
+    fn no_node_begins_outside_of_the_windows(
+        #[case] now: &str,
+        #[case] annotations: Value,
+        #[case] expected: Option<&str>,
+    ) {
+        let window = json!({"allow": "Mon-Fri 08:00-16:00"});
+        let window: Window = serde_json::from_value(window).unwrap();
+        let windows = Windows::recorded(&[vec![window]]);
+        let node = json!({"metadata": {"annotations": annotations}});
+        let closed = closed(&windows, &node, now.parse().unwrap());
+        assert_eq!(closed.and_then(|failure| failure.hint).as_deref(), expected);
+    }
 }

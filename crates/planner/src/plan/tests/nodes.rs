@@ -331,17 +331,9 @@ fn a_thousand_nodes_are_planned_with_few_edges() {
     assert_eq!(order(&plan).len(), 1000);
 }
 
-fn pausing(after: u32) -> Scene {
-    Scene::new()
-        .installed(OLD)
-        .git(NEW)
-        .applies_in("nodes", &[], |stage| {
-            let rule = rule(1);
-            stage.nodes = Some(NodesRule {
-                pause_after: Some(after),
-                ..rule
-            });
-        })
+fn upgrade_by(rule: &NodesRule) -> Scene {
+    let scene = Scene::new().installed(OLD).git(NEW);
+    scene.applies_in("nodes", &[], |stage| stage.nodes = Some(rule.clone()))
 }
 
 /// Returns the node after which a plan pauses, with the nodes changed before and after it.
@@ -392,24 +384,26 @@ fn a_run_ends_after_the_first_nodes(
         done: done.contains(&name),
         ..node(name)
     });
-    let plan = planned(pausing(after), &nodes, &[], &[]);
+    let pausing = NodesRule {
+        pause_after: Some(after),
+        ..rule(1)
+    };
+    let plan = planned(upgrade_by(&pausing), &nodes, &[], &[]);
     assert_eq!(pause(&plan).as_deref(), expected);
     assert_eq!(plan.continues_after_pause(), continues);
 }
 
 #[test]
 fn a_rollback_changes_nodes_back_if_the_stage_says_so() {
-    let back = upgrade(1).version("v3.0.0").policy(|policy| {
+    let reversible = NodesRule {
+        reverse: true,
+        ..rule(1)
+    };
+    let back = upgrade_by(&reversible).version("v3.0.0");
+    let back = back.policy(|policy| {
         policy.versions.rollback = Some(Rollback {
             from: "v3.0.0".to_owned(),
             to: "v2.0.0".to_owned(),
-        });
-    });
-    let back = back.applies_in("nodes", &[], |stage| {
-        let rule = rule(1);
-        stage.nodes = Some(NodesRule {
-            reverse: true,
-            ..rule
         });
     });
     let plan = planned(back, &["a", "b"].map(node), &[], &[]);
