@@ -669,9 +669,8 @@ fn a_change_pauses_after_the_first_node_and_the_controller_asks_before_the_rest(
     assert_eq!(state(), ["pool-pause-0 v1", "pool-pause-1 v2"]);
     let effects = fleet.plan()["effects"].as_str().unwrap().to_owned();
     assert!(said.contains(&effects), "{said}");
-    fleet
-        .run(&["plan", pool])
-        .says("pool-pause-1 changed already");
+    let plan = fleet.run(&["plan", pool, "--verbose"]);
+    plan.says("pool-pause-1 changed already; this plan changes the rest");
     let approval = format!("pleach.dev/approved={effects}");
     fleet.kubectl(&["annotate", release, &approval]);
     fleet.until_condition("Ready", "Deployed");

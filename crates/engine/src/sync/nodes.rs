@@ -1,6 +1,7 @@
 //! Nodes that a stage changes, with the pods and budgets that their drain meets.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule};
@@ -83,10 +84,23 @@ async fn obstacles(
 ) -> Result<(Vec<NodePod>, Vec<Budget>), ClusterError> {
     let path = ResourcePath::namespaced("v1", "Pod", "pods");
     let everything = Selector::default();
-    let on_nodes = |pod: Value| NodePod::of(&pod).filter(|pod| nodes.contains(pod.node.as_str()));
+    let siblings: RefCell<BTreeMap<String, usize>> = RefCell::default();
+    let on_nodes = |pod: Value| {
+        let pod = NodePod::of(&pod)?;
+        if let Some(controller) = &pod.controller {
+            let mut siblings = siblings.borrow_mut();
+            *siblings.entry(controller.clone()).or_default() += 1;
+        }
+        nodes.contains(pod.node.as_str()).then_some(pod)
+    };
     let mut pods = cluster
         .pick(&path, &everything, Depth::Full, on_nodes)
         .await?;
+    let siblings = siblings.into_inner();
+    for pod in &mut pods {
+        let controller = pod.controller.as_ref();
+        pod.alone = controller.is_some_and(|controller| siblings.get(controller) == Some(&1));
+    }
     pods.sort_by(|a, b| a.id.cmp(&b.id));
     let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
     let read = |budget: Value| Budget::of(&budget);

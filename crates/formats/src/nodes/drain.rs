@@ -44,8 +44,11 @@ pub struct NodePod {
     pub labels: BTreeMap<String, String>,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// Whether a controller creates it again.
-    pub managed: bool,
+    /// Uid of the controller that creates it again. `None` without one.
+    pub controller: Option<String>,
+    /// Whether it is the only pod of its controller.
+    #[serde(default)]
+    pub alone: bool,
     /// Whether it has an `emptyDir` volume on a disk.
     pub empty_dir: bool,
 }
@@ -83,7 +86,8 @@ impl NodePod {
             node,
             labels: labels_of(pod),
             deleting: !metadata["deletionTimestamp"].is_null(),
-            managed: controller.is_some(),
+            controller: controller.map(|owner| text(&owner["uid"]).unwrap_or_default()),
+            alone: false,
             empty_dir: volumes.any(|volume| volume["emptyDir"].is_object()),
         })
     }
@@ -102,7 +106,7 @@ impl DrainRule {
         add(
             "unmanaged-pods",
             self.unmanaged,
-            |pod| !pod.managed && !pod.deleting,
+            |pod| pod.controller.is_none() && !pod.deleting,
             "no controller creates them again after an eviction",
         );
         add(

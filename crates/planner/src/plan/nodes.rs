@@ -165,6 +165,17 @@ fn add(
         let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
         draft.findings.push(finding.at(stage.origin.clone()));
     }
+    let alone = pods.iter().filter(|pod| pod.alone && !pod.deleting);
+    let alone: Vec<String> = alone.map(|pod| pod.id.to_string()).collect();
+    if rule.drain.is_some() && !alone.is_empty() {
+        let message = format!(
+            "stage {}: {} without another replica; each is down while it moves",
+            stage.stage,
+            named(&alone)
+        );
+        let finding = Finding::warning(Kind::Cluster, "single-replicas", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
     let jobs = ctx.desired.jobs_of(rule);
     let op = Op::UpgradeNode {
         content: content(ctx, rule, &jobs),

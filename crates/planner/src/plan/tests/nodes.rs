@@ -292,6 +292,27 @@ fn too_few_nodes_are_pointed_out() {
 }
 
 #[test]
+fn pods_without_another_replica_are_pointed_out() {
+    let scene = upgrade(1);
+    let mut alone = NodePod::of(&pod(&json!({}))).unwrap();
+    alone.alone = true;
+    let read = ObservedNodes::Read {
+        nodes: ["a", "b", "d"].map(node).to_vec(),
+        pods: vec![alone],
+        budgets: Vec::new(),
+    };
+    let scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
+    let plan = scene.plan();
+    let mut warnings = plan.findings.iter();
+    let warning = warnings.find(|finding| finding.code == "single-replicas");
+    assert_eq!(
+        warning.unwrap().message,
+        "stage nodes: Pod/web/web-1 without another replica; each is down while it moves"
+    );
+    assert_eq!(plan.refusals().count(), 0);
+}
+
+#[test]
 fn nodes_are_asked_for_before_permissions() {
     let scene = upgrade(1);
     let mut policy = scene.policy.clone();
