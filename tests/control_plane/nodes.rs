@@ -251,7 +251,7 @@ fn nodes_are_drained_changed_and_released_one_after_the_other() {
         "~ upgrade Node/pool-turn-2  (taint drain.example.org/now=true:NoSchedule, cordon, drain, Job of manifests/web/job.yaml, uncordon)",
     );
     let (run, events) = fleet.watched(|fleet| fleet.apply().ended_with(0));
-    run.says("somebody else cordoned it; it stays cordoned");
+    run.says("another client cordoned it; it stays cordoned");
     nodes.are_free("v2", &["pool-turn-0"]);
     let writes = object_writes(&events);
     let changed = writes
@@ -339,7 +339,7 @@ fn a_failed_job_keeps_the_node_cordoned_and_runs_again() {
         .apply()
         .ended_with(6)
         .says("failed: ")
-        .says("the node stays as it is; the next apply goes on with it");
+        .says("the node stays as it is; the next apply continues with it");
     let cordoned = |node: &&Value| node["spec"]["unschedulable"] == true;
     assert_eq!(nodes.all().iter().filter(cordoned).count(), 1);
     fleet.kubectl(&["delete", "quota", "none", "-n", "pool-fail-jobs"]);
@@ -467,8 +467,8 @@ fn a_second_budget_and_a_user_that_uncordons_stop_a_node_before_its_job() {
         admin(&["uncordon", node]);
     });
     run.ended_with(5)
-        .says("somebody uncordoned it; it is cordoned again")
-        .says("somebody uncordoned it twice during its change");
+        .says("another client uncordoned it; it is cordoned again")
+        .says("another client uncordoned it twice during its change");
     nodes.are_free("v1", &[]);
     assert_eq!(nodes.jobs().len(), 0);
 }
@@ -616,7 +616,7 @@ fn a_job_whose_image_cannot_be_pulled_fails_soon_and_makes_way_for_the_next() {
     });
     run.ended_with(6)
         .says("ImagePullBackOff")
-        .says("the node stays as it is; the next apply goes on with it");
+        .says("the node stays as it is; the next apply continues with it");
     upgrade(&fleet, DRAIN);
     fleet.applied();
     nodes.are_free("v2", &[]);
@@ -638,7 +638,7 @@ fn a_change_pauses_after_the_first_node_and_the_controller_asks_before_the_rest(
     fleet.extend_environment("sync: {interval: 1h}\n");
     fleet.push("v2");
     fleet.run(&["plan", pool]).ended_with(0).says(
-        "· pause   after Node/pool-pause-1  (a person looks at it; the next run changes the rest)",
+        "· pause   after Node/pool-pause-1  (a person checks it; the next run changes the rest)",
     );
     let run = fleet.apply().ended_with(6);
     let run = run.says("paused after pool-pause-1");

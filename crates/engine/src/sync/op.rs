@@ -181,11 +181,11 @@ impl Operator<'_> {
         }
     }
 
-    /// Ends the run after the first nodes, so that a person can look at them.
+    /// Ends the run after the first nodes, so that a person can check them.
     fn pause_nodes(&self, step: &Step) -> Failure {
         let message = format!("paused after {}", step.object.name);
         let environment = &self.desired.name.environment;
-        let hint = format!("look at it; `pleach apply {environment}` shows the rest");
+        let hint = format!("check it; `pleach apply {environment}` shows the rest");
         Failure::new(FailureKind::Paused, message).hint(hint)
     }
 

@@ -25,7 +25,7 @@ pub enum FailureKind {
     Policy,
     /// Not ready in time, or readiness failed (exit 6).
     NotReady,
-    /// The plan ends here until somebody looked at what it did (exit 6).
+    /// The plan ends here until a person checked what it did (exit 6).
     Paused,
     /// The server rejects the object (exit 3).
     Refused,

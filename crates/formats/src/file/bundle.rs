@@ -217,7 +217,7 @@ pub struct Nodes {
     pub job: Option<String>,
     /// Actions after the node is uncordoned, in order.
     pub after: Option<Vec<NodeAction>>,
-    /// Number of changed nodes after which the run ends, so that a person can look at them. The
+    /// Number of changed nodes after which the run ends, so that a person can check them. The
     /// next run changes the rest; in the controller it needs an approval.
     pub pause_after: Option<u32>,
     /// Whether a rollback to this version changes nodes too; `false` if omitted.

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::patch::Replaced;
 use super::{MetadataPatch, NodeAction, NodesRule, Taint, is_cordoned};
 
 /// Annotation of a node that is being changed.
@@ -26,9 +27,9 @@ pub struct Mark {
     /// Taints that we set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Values of labels and annotations before we changed them.
-    #[serde(default, skip_serializing_if = "MetadataPatch::is_empty")]
-    pub former: MetadataPatch,
+    /// Values of labels and annotations that we replaced.
+    #[serde(default, skip_serializing_if = "Replaced::is_empty")]
+    pub replaced: Replaced,
     /// Whether the Job may have begun. From then on, the node keeps its cordon and taints.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub begun: bool,
@@ -60,9 +61,12 @@ impl Mark {
 
     /// Returns the patch that sets labels and annotations. `None` if the node has them.
     pub fn patch_metadata(&self, node: &Value, declared: &MetadataPatch) -> Option<Value> {
-        let former = declared.inverse(node)?;
+        let replaced = declared.replaces(node);
+        if replaced.is_empty() {
+            return None;
+        }
         let mut mark = self.clone();
-        mark.former.remember(former);
+        mark.replaced.add(replaced);
         let mut patch = mark.patch(node);
         declared.add_to(&mut patch);
         Some(patch)
@@ -78,7 +82,7 @@ impl Mark {
         })
     }
 
-    /// Returns the patch that cordons the node. A node that somebody else cordoned only gets the
+    /// Returns the patch that cordons the node. A node that another client cordoned only gets the
     /// mark. `None` if nothing is to be changed.
     pub fn cordon(&self, node: &Value) -> Option<Value> {
         if is_cordoned(node) {
@@ -105,13 +109,13 @@ impl Mark {
     /// Returns the patch that takes our cordon and taints off and keeps the mark, for the actions
     /// after the upgrade. `None` if nothing of it is left on the node.
     pub fn release(&self, node: &Value, rule: &NodesRule) -> Option<Value> {
-        if !self.cordoned && self.taints.is_empty() && self.former.is_empty() {
+        if !self.cordoned && self.taints.is_empty() && self.replaced.is_empty() {
             return None;
         }
         let mark = Self {
             cordoned: false,
             taints: Vec::new(),
-            former: MetadataPatch::default(),
+            replaced: Replaced::default(),
             begun: true,
             ..self.clone()
         };
@@ -141,9 +145,8 @@ impl Mark {
         if taints.len() < count {
             patch["spec"]["taints"] = json!(taints);
         }
-        for declared in rule.patches() {
-            self.former.restoring(declared, node).add_to(&mut patch);
-        }
+        let declared: Vec<&MetadataPatch> = rule.patches().collect();
+        self.replaced.restore(&declared, node, &mut patch);
         patch
     }
 

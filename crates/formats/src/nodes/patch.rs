@@ -40,58 +40,81 @@ impl MetadataPatch {
         Ok(Self(values))
     }
 
-    /// Returns the patch that restores the values of a node, and `None` if the node has all values
-    /// of this patch already.
-    pub fn inverse(&self, node: &Value) -> Option<Self> {
-        let differs = |(path, value): &(&String, &Option<String>)| read(node, path) != **value;
-        let changed = self.0.iter().filter(differs);
-        let former: BTreeMap<String, Option<String>> = changed
-            .map(|(path, _)| (path.clone(), read(node, path)))
-            .collect();
-        (!former.is_empty()).then_some(Self(former))
+    /// Returns the values of a node that this patch replaces. Empty if the node has all values of
+    /// this patch already.
+    pub fn replaces(&self, node: &Value) -> Replaced {
+        let all = self.0.iter().map(|(path, set)| {
+            let was = read(node, path);
+            let set = set.clone();
+            (path.clone(), Replacement { was, set })
+        });
+        Replaced(all.filter(|(_, one)| one.was != one.set).collect())
     }
 
     /// Adds the values to a merge patch of a node.
     pub fn add_to(&self, patch: &mut Value) {
         for (path, value) in &self.0 {
-            let Some((map, key)) = path.split_once('/') else {
-                continue;
-            };
-            let map = &mut patch["metadata"][map];
-            if !map.is_object() {
-                *map = Value::Object(Map::new());
+            add(patch, path, value.as_ref());
+        }
+    }
+
+    /// Returns whether it changes one of these labels.
+    pub fn changes_label(&self, key: &str) -> bool {
+        self.0.contains_key(&format!("labels/{key}"))
+    }
+}
+
+/// Values of labels and annotations that a patch replaced on a node, by `labels/KEY` or
+/// `annotations/KEY`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Replaced(BTreeMap<String, Replacement>);
+
+/// A replaced value. `None`: there was, or is, no such key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Replacement {
+    was: Option<String>,
+    set: Option<String>,
+}
+
+impl Replaced {
+    /// Adds newer replacements. The first value of a key is the one to restore.
+    pub fn add(&mut self, newer: Self) {
+        for (path, one) in newer.0 {
+            let known = self.0.entry(path).or_insert_with(|| Replacement {
+                was: one.was,
+                set: None,
+            });
+            known.set = one.set;
+        }
+    }
+
+    /// Adds the values to restore to a merge patch of a node: of keys that a bundle declares, as far
+    /// as the node still has the value that was set.
+    pub fn restore(&self, declared: &[&MetadataPatch], node: &Value, patch: &mut Value) {
+        for (path, one) in &self.0 {
+            let is_declared = declared.iter().any(|patch| patch.0.contains_key(path));
+            if is_declared && read(node, path) == one.set {
+                add(patch, path, one.was.as_ref());
             }
-            map[key] = value.clone().map_or(Value::Null, Value::String);
         }
     }
 
-    /// Returns the values of this patch that restore what `declared` set, as far as the node still
-    /// has the declared values. Others belong to somebody else by now.
-    #[must_use]
-    pub fn restoring(&self, declared: &Self, node: &Value) -> Self {
-        let is_ours = |path: &String| {
-            let set = declared.0.get(path);
-            set.is_some_and(|set| read(node, path) == *set)
-        };
-        let former = self.0.iter().filter(|(path, _)| is_ours(path));
-        Self(
-            former
-                .map(|(path, value)| (path.clone(), value.clone()))
-                .collect(),
-        )
-    }
-
-    /// Adds former values; earlier ones win.
-    pub fn remember(&mut self, former: Self) {
-        for (path, value) in former.0 {
-            self.0.entry(path).or_insert(value);
-        }
-    }
-
-    /// Returns whether it has no values.
+    /// Returns whether nothing was replaced.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+fn add(patch: &mut Value, path: &str, value: Option<&String>) {
+    let Some((map, key)) = path.split_once('/') else {
+        return;
+    };
+    let map = &mut patch["metadata"][map];
+    if !map.is_object() {
+        *map = Value::Object(Map::new());
+    }
+    map[key] = value.cloned().map_or(Value::Null, Value::String);
 }
 
 /// Formats the changed keys.
@@ -144,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn former_values_are_restored_unless_somebody_changed_them() {
+    fn replaced_values_are_restored_unless_another_client_changed_them() {
         let patch = declared(json!({"metadata": {"labels": {"a": "1", "gone": null},
             "annotations": {"b": "2"}}}))
         .unwrap();
         let before = json!({"metadata": {"labels": {"a": "0", "gone": "x"}}});
-        let former = patch.inverse(&before).unwrap();
+        let mut replaced = patch.replaces(&before);
         let mut node = before.clone();
         let mut set = json!({});
         patch.add_to(&mut set);
@@ -158,13 +181,31 @@ mod tests {
             node,
             json!({"metadata": {"labels": {"a": "1"}, "annotations": {"b": "2"}}})
         );
-        assert_eq!(patch.inverse(&node), None);
-        node["metadata"]["labels"]["a"] = json!("9");
-        let mut restored = json!({});
-        former.restoring(&patch, &node).add_to(&mut restored);
+        assert!(patch.replaces(&node).is_empty());
+        let restored = |replaced: &Replaced, node: &Value, declared: &[&MetadataPatch]| {
+            let mut restored = json!({});
+            replaced.restore(declared, node, &mut restored);
+            restored
+        };
+        let mut changed = node.clone();
+        changed["metadata"]["labels"]["a"] = json!("9");
         assert_eq!(
-            restored,
+            restored(&replaced, &changed, &[&patch]),
             json!({"metadata": {"labels": {"gone": "x"}, "annotations": {"b": null}}})
+        );
+        assert_eq!(restored(&replaced, &node, &[]), json!({}));
+
+        // Another value in git meanwhile.
+        let newer = declared(json!({"metadata": {"labels": {"a": "2"}}})).unwrap();
+        assert_eq!(
+            restored(&replaced, &node, &[&newer]),
+            json!({"metadata": {"labels": {"a": "0"}}})
+        );
+        replaced.add(newer.replaces(&node));
+        node["metadata"]["labels"]["a"] = json!("2");
+        assert_eq!(
+            restored(&replaced, &node, &[&newer]),
+            json!({"metadata": {"labels": {"a": "0"}}})
         );
     }
 }

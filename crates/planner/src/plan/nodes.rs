@@ -100,7 +100,7 @@ fn leave(ctx: &Ctx<'_>, draft: &mut Ordered, stage: &StageRule) {
     for node in nodes.iter().filter(|node| node.is_in_work_of(&ours)) {
         let message = "a failed change left it in work, and a rollback does not end that";
         let hint = format!(
-            "look at it, then `kubectl uncordon {0}` and `kubectl annotate node {0} {MARK}-`",
+            "check it, then `kubectl uncordon {0}` and `kubectl annotate node {0} {MARK}-`",
             node.name
         );
         let finding = Finding::warning(Kind::Policy, "node-in-work", message).hint(hint);
@@ -247,7 +247,7 @@ pub(super) fn in_batches(
     let mut batches = batches_of(before, at_once);
     if let (Pause::After(_), Some((_, last))) = (pause, before.last()) {
         let node = draft.at(*last).object.clone();
-        let reason = "a person looks at it; the next run changes the rest";
+        let reason = "a person checks it; the next run changes the rest";
         batches.push(vec![draft.step(
             ctx,
             stage.clone(),

@@ -369,13 +369,17 @@ fn check_verified_once(stages: &[Located<Stage>], findings: &mut Vec<Finding>) {
     for stage in stages {
         let jobs = stage.verify.iter().flatten();
         let jobs = jobs.filter_map(|verify| verify.job.as_deref());
-        let of_nodes: BTreeSet<&str> = stage.nodes.iter().flat_map(nodes::jobs).collect();
+        let of_nodes = stage.nodes.iter().flat_map(nodes::jobs);
         let of_preload = stage.preload.as_ref();
         let of_preload = of_preload.and_then(|preload| preload.job.as_deref());
         for job in jobs.chain(of_nodes).chain(of_preload) {
             if let Some(other) = known.insert(job, &stage.name) {
                 let message = format!("{job} already belongs to stage `{other}`");
-                findings.push(stage.places.refuse(message, "give each stage its own Job"));
+                findings.push(
+                    stage
+                        .places
+                        .refuse(message, "use the Job of a file only once"),
+                );
             }
         }
     }

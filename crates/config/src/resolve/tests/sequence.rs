@@ -330,11 +330,27 @@ fn only_registrations_are_selected_by_service() {
 )]
 #[case(
     "[{name: a, nodes: {done: node.x, before: [{taint: \"a:NoSchedule\", check: b}]}}]",
-    "stage `a`: each item of `nodes.before` needs `taint` or `check`"
+    "stage `a`: each item of `nodes.before` needs one of `taint`, `patch`, `check` and `job`"
 )]
 #[case(
     "[{name: a, nodes: {done: node.x, after: [{taint: \"a:NoSchedule\"}]}}]",
-    "stage `a`: `nodes.after` has a taint, but all taints end before"
+    "stage `a`: `nodes.after` has a taint or a patch, but both end before"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, before: [{patch: {metadata: {labels: {kubernetes.io/os: x}}}}]}}]",
+    "stage `a`: labels `kubernetes.io/os` belong to Kubernetes or pleach"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, first: [{labels: {role: x}}], before: [{patch: {metadata: {labels: {role: other}}}}]}}]",
+    "stage `a`: a patch changes label `role`, which selects nodes"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, pauseAfter: 0}}]",
+    "stage `a`: `nodes.pauseAfter` must be at least 1 (for instance `1`)"
+)]
+#[case(
+    "[{name: a, nodes: {done: node.x, before: [{job: cm.yaml}], job: cm.yaml}}]",
+    "cm.yaml already belongs to stage `a`"
 )]
 #[case(
     "[{name: a, nodes: {done: node.x, before: [{taint: \"a:NoSchedule\", optional: true}]}}]",

@@ -65,7 +65,7 @@ struct NodeUpgrade<'a> {
     ready_at_start: Option<String>,
     /// Time at which the node was seen ready again.
     ready_again: Option<Instant>,
-    /// Whether somebody uncordoned the node once.
+    /// Whether another client uncordoned the node once.
     uncordoned: bool,
 }
 
@@ -103,7 +103,7 @@ impl Operator<'_> {
         match upgrade.undo().await {
             Ok(true) | Err(End::Gone) => Err(failed),
             Ok(false) => {
-                let stays = "the node stays as it is; the next apply goes on with it";
+                let stays = "the node stays as it is; the next apply continues with it";
                 let hint = match &failed.hint {
                     Some(hint) => format!("{hint}; {stays}"),
                     None => stays.to_owned(),
@@ -135,7 +135,7 @@ impl NodeUpgrade<'_> {
             if is_cordoned(&node) && !self.mark(&node)?.cordoned {
                 self.note(
                     "node-cordoned",
-                    "somebody else cordoned it; it stays cordoned",
+                    "another client cordoned it; it stays cordoned",
                 );
             }
             self.change(Mark::cordon).await?;
@@ -258,9 +258,10 @@ impl NodeUpgrade<'_> {
                 let deadline = std::mem::replace(&mut self.deadline, limit);
                 let run = self.run_job(file, Role::Beside).await;
                 self.deadline = deadline;
+                let has_ended = self.operator.stop.cause().is_some() || Instant::now() >= deadline;
                 match run {
                     Err(End::Failed(failure))
-                        if *optional && failure.kind == FailureKind::NotReady =>
+                        if *optional && !has_ended && failure.kind == FailureKind::NotReady =>
                     {
                         self.note("node-job-failed", &failure.message);
                         Ok(())
@@ -327,11 +328,9 @@ impl NodeUpgrade<'_> {
     /// Returns what the node lacks to be changed and ready. A node that was not ready meanwhile
     /// must be ready for a while.
     fn lacks(&mut self, node: &Value) -> Result<Option<String>, Failure> {
-        let Some(since) = ready_since(node) else {
-            self.ready_again = None;
+        let Some((since, seen)) = self.seen_ready(node) else {
             return Ok(Some("the node is not ready".to_owned()));
         };
-        let seen = *self.ready_again.get_or_insert_with(Instant::now);
         if !self.is_done(node)? {
             let text = self.rule.done.text();
             return Ok(Some(format!("`{text}` does not hold yet")));
@@ -342,6 +341,16 @@ impl NodeUpgrade<'_> {
         }
         let message = format!("the node must be ready for {} s", STABLE.as_secs());
         Ok(Some(message))
+    }
+
+    /// Returns the time since which the node is ready, as its condition has it, and since when that
+    /// was seen.
+    fn seen_ready<'n>(&mut self, node: &'n Value) -> Option<(&'n str, Instant)> {
+        let Some(since) = ready_since(node) else {
+            self.ready_again = None;
+            return None;
+        };
+        Some((since, *self.ready_again.get_or_insert_with(Instant::now)))
     }
 
     /// Returns whether the node was not ready since the begin of its change, and is not ready again
@@ -359,7 +368,7 @@ impl NodeUpgrade<'_> {
         })
     }
 
-    /// Reads the node. Cordons it again if somebody uncordoned it, but only once.
+    /// Reads the node. Cordons it again if another client uncordoned it, but only once.
     async fn cordoned_node(&mut self) -> Result<Value, End> {
         let node = self.node().await?;
         let mark = self.mark(&node)?;
@@ -367,7 +376,7 @@ impl NodeUpgrade<'_> {
             return Ok(node);
         }
         if self.uncordoned {
-            let message = "somebody uncordoned it twice during its change";
+            let message = "another client uncordoned it twice during its change";
             let hint = "suspend the release before you schedule pods on the node";
             return Err(Failure::new(FailureKind::Conflict, message)
                 .hint(hint)
@@ -376,7 +385,7 @@ impl NodeUpgrade<'_> {
         self.uncordoned = true;
         self.note(
             "node-uncordoned",
-            "somebody uncordoned it; it is cordoned again",
+            "another client uncordoned it; it is cordoned again",
         );
         self.change(Mark::cordon).await?;
         self.node().await
@@ -406,14 +415,14 @@ impl NodeUpgrade<'_> {
 }
 
 /// Returns the failure for a node whose change would begin outside of the windows. A change that has
-/// begun goes on.
+/// begun is completed.
 fn closed(windows: &Windows, node: &Value, now: Timestamp) -> Option<Failure> {
     if windows.are_open(now) || Mark::of(node).is_some() {
         return None;
     }
     let message = "the window closed; no further node begins";
     let hint = match windows.open_after(now) {
-        Some(opens) => format!("the controller goes on at {opens}"),
+        Some(opens) => format!("the controller continues at {opens}"),
         None => "the windows never open again".to_owned(),
     };
     Some(Failure::new(FailureKind::Paused, message).hint(hint))
@@ -434,8 +443,8 @@ mod tests {
 
     #[rstest]
     #[case::within_the_window("2026-01-05T09:00:00Z", json!({}), None)]
-    #[case::after_the_window("2026-01-05T18:00:00Z", json!({}), Some("the controller goes on at 2026-01-06T08:00:00Z"))]
-    #[case::a_node_in_work_goes_on("2026-01-05T18:00:00Z", json!({MARK: r#"{"release": "e.r", "stage": "nodes"}"#}), None)]
+    #[case::after_the_window("2026-01-05T18:00:00Z", json!({}), Some("the controller continues at 2026-01-06T08:00:00Z"))]
+    #[case::a_node_in_work_is_completed("2026-01-05T18:00:00Z", json!({MARK: r#"{"release": "e.r", "stage": "nodes"}"#}), None)]
     fn no_node_begins_outside_of_the_windows(
         #[case] now: &str,
         #[case] annotations: Value,

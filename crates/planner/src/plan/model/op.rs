@@ -98,7 +98,7 @@ pub enum Op {
         /// Jobs in git that run on the node, under names of their own.
         jobs: Vec<ObjectId>,
     },
-    /// Ends the run, so that a person can look at the nodes that are changed.
+    /// Ends the run, so that a person can check the changed nodes.
     /// A plan of the rest does not have it.
     Pause,
     /// Preloads images on a node, with pods or a Job. Only what is missing.

@@ -57,9 +57,11 @@ pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<
                     }
                 }
                 (None, Some(patch), None, None) => {
-                    if let Err(error) = MetadataPatch::of(patch) {
-                        findings.push(places.invalid(named(error)));
-                    }
+                    let refused = match MetadataPatch::of(patch) {
+                        Ok(patch) => selecting(nodes, &patch),
+                        Err(error) => Some(error),
+                    };
+                    findings.extend(refused.map(|error| places.invalid(named(error))));
                 }
                 (None, None, Some(check), None) => check_known(source, check, places, findings),
                 (None, None, None, Some(job)) => check_file(source, stage, job, findings),
@@ -119,6 +121,17 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         reverse: reverse.unwrap_or_default(),
         timeout: limit(timeout).unwrap_or(TIMEOUT),
     })
+}
+
+/// Returns the objection to a patch of a label that selects nodes: a run that goes on with a node
+/// would not find it.
+fn selecting(nodes: &Nodes, patch: &MetadataPatch) -> Option<String> {
+    let groups = nodes.select.iter().chain(nodes.first.iter().flatten());
+    let mut keys = groups.flat_map(|group| group.labels.keys());
+    let key = keys.find(|key| patch.changes_label(key))?;
+    Some(format!(
+        "a patch changes label `{key}`, which selects nodes"
+    ))
 }
 
 /// Returns the files of the declared Jobs.

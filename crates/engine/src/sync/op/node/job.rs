@@ -56,6 +56,7 @@ impl NodeUpgrade<'_> {
         let mut symptoms = Symptoms::new(self.operator.cluster, &self.operator.permits, &id);
         loop {
             let node = self.cordoned_node().await?;
+            self.seen_ready(&node);
             let live = self.read(&id).await?;
             let Some(live) = live else {
                 if changes && self.is_done(&node)? {
@@ -108,6 +109,14 @@ impl NodeUpgrade<'_> {
                         return Err(self.progress.gave_up(&message, symptoms.stuck()).into());
                     }
                     self.progress.report(message);
+                    if let Err(failure) = self.pause().await {
+                        // The node is schedulable again, and the Job must not go on there.
+                        if !changes {
+                            self.delete(&id, &live).await?;
+                        }
+                        return Err(failure.into());
+                    }
+                    continue;
                 }
             }
             self.pause().await?;
