@@ -1,17 +1,20 @@
 //! `pleach preview`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use pleach_model::finding::{Finding, Kind as FindingKind};
 use pleach_model::object::DigestKey;
+use pleach_model::sanitize::plain;
 use pleach_planner::allow::Allow;
 use pleach_planner::observe::ClusterId;
 use pleach_report::preview::{
     EnvironmentPreview, Preview, ReleasePreview,
     comment::{Comment, comment},
+    rehearsal::{REPORT_BYTES, Rehearsal, RehearsalError},
     words::compared,
 };
 use tokio::time::{Instant, timeout_at};
@@ -96,6 +99,14 @@ pub(crate) struct PreviewArgs {
     #[arg(long, value_name = "JSON", hide = true, requires = "untrusted", value_parser = ways)]
     clusters: Option<Ways>,
 
+    /// Add the result of a rehearsal, from the output of `pleach rehearse -o json`
+    ///
+    /// For text and markdown. The result is out of date if the effects on the
+    /// cluster differ from those of the rehearsal. Without --live, or if the
+    /// rehearsal used a dump, its revision must be the previewed one.
+    #[arg(long, value_name = "FILE", conflicts_with = "untrusted")]
+    rehearsal: Vec<PathBuf>,
+
     /// Exit with code 10 when something would change
     #[arg(long)]
     exit_code: bool,
@@ -156,6 +167,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
         confine(work).map_err(|error| CliError::new(Kind::Failed, error))?;
     }
     let ctx = &ctx;
+    let rehearsals = rehearsals(args)?;
     let change = open(ctx, args)?;
     let key = mask::run_key()?;
     let mut found = change.preview();
@@ -183,17 +195,22 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.exit_code && changes(&found) {
         exit = exit.and(Exit::CHANGES);
     }
-    print(ui, args, &change, &found)?;
+    print(ui, args, &change, &found, &rehearsals)?;
     if args.reporting.comment {
         ui.finish()?;
-        let report = report(args, &change, &found);
+        let report = report(args, &change, &found, &rehearsals);
         block_on(&ctx.cancel, args.reporting.report(ui, ctx, &report))?;
     }
     Ok(exit)
 }
 
 /// Returns the report to publish on the forge.
-fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
+fn report(
+    args: &PreviewArgs,
+    change: &Change,
+    found: &Preview,
+    rehearsals: &[Rehearsal],
+) -> Report {
     let marker = marker(
         &args
             .targets
@@ -208,6 +225,7 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
             revisions: (&base, &head),
             marker: &marker,
             command: &command(args),
+            rehearsals,
             limit: args.limit as usize,
         },
     );
@@ -221,6 +239,26 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
         marker,
         comment: text,
     }
+}
+
+/// Reads the reports of rehearsals.
+fn rehearsals(args: &PreviewArgs) -> Result<Vec<Rehearsal>, CliError> {
+    let is_shown = args.is_public() || args.output == Output::Text;
+    if !args.rehearsal.is_empty() && !is_shown {
+        return Err(CliError::usage(
+            "--rehearsal needs the output text or markdown, or --comment",
+        ));
+    }
+    let read = |path: &PathBuf| -> Result<Rehearsal, CliError> {
+        let bytes = pleach_files::read_start(path, REPORT_BYTES + 1)?;
+        Rehearsal::parse(&bytes).map_err(|error| unreadable(path, &error))
+    };
+    args.rehearsal.iter().map(read).collect()
+}
+
+/// Returns an error without its cause, which could quote the file.
+fn unreadable(path: &Path, error: &RehearsalError) -> CliError {
+    CliError::new(Kind::Failed, format!("{}: {error}", path.display()))
 }
 
 /// Opens the change in git: two revisions and the differing files.
@@ -464,6 +502,7 @@ fn print(
     args: &PreviewArgs,
     change: &Change,
     found: &Preview,
+    rehearsals: &[Rehearsal],
 ) -> Result<(), CliError> {
     let (base, head) = (change.base.label(), change.head.label());
     match args.output {
@@ -472,6 +511,9 @@ fn print(
             ui.print(text(found).trim_end_matches('\n'));
             let all: Vec<Finding> = findings(found).cloned().collect();
             ui.findings(&all);
+            for line in rehearsals.iter().flat_map(|it| it.lines(found)) {
+                ui.print(format!("rehearsed: {}", plain(&line)));
+            }
             ui.print(&found.summary);
         }
         Output::Json => {
@@ -480,11 +522,11 @@ fn print(
             ui.print(format::json(&document));
         }
         Output::Markdown => {
-            let text = report(args, change, found).comment;
+            let text = report(args, change, found, rehearsals).comment;
             ui.print(text.trim_end_matches('\n'));
         }
         Output::Comment => {
-            let report = report(args, change, found);
+            let report = report(args, change, found, rehearsals);
             let document =
                 serde_json::to_value(report).map_err(|error| CliError::new(Kind::Failed, error))?;
             ui.print(format::json(&document));

@@ -10,7 +10,7 @@ mod temporary;
 mod working_tree;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, Write as _};
+use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -126,6 +126,15 @@ impl std::fmt::Debug for FileContent {
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(FileError::read(path))
+}
+
+/// Reads the first bytes of a file, at most `longest`. Follows links.
+pub fn read_start(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
+    let file = std::fs::File::open(path).map_err(FileError::read(path))?;
+    let mut bytes = Vec::new();
+    let read = file.take(longest).read_to_end(&mut bytes);
+    read.map_err(FileError::read(path))?;
+    Ok(bytes)
 }
 
 /// Reads a file of any length line by line. Follows links.

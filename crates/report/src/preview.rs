@@ -5,6 +5,7 @@ pub mod comment;
 mod highlights;
 mod isolation;
 pub mod next_steps;
+pub mod rehearsal;
 mod runtime;
 mod touched;
 pub mod words;

@@ -382,3 +382,49 @@ fn refusals_are_said_first() {
         run.shown()
     );
 }
+
+/// A result of a rehearsal is shown with the preview; files of another form are refused.
+#[test]
+fn a_rehearsal_is_shown_with_the_preview() {
+    let folder = fleet(&["dev"], &config_map("app", "x"));
+    git(&folder, &["checkout", "-q", "-b", "pr"]);
+    folder.write("manifests/app/app.yaml", &config_map("app", "y"));
+    commit(&folder);
+    let json: Value = serde_json::from_str(&preview(&folder, &["-o", "json"]).stdout).unwrap();
+    let head = json["head"].as_str().unwrap();
+    let report = |revision: &str| {
+        let releases = ["dev.app", "dev.other"].map(|name| {
+            serde_json::json!({"name": name, "stages":
+                [{"stage": "workloads", "planned": 2, "writes": 2, "refused": []}]})
+        });
+        serde_json::json!({"format": 1, "environment": "dev", "revision": revision,
+            "releases": releases, "verdict": "passed"})
+    };
+    let outside = Folder::new();
+    let path = outside.path().join("r.json");
+    let path = path.to_str().unwrap();
+    for (revision, expected) in [
+        (head, "yes, 4 writes, 0 refused (dev)"),
+        ("c0ffee", "out of date (dev): it is of revision c0ffee"),
+    ] {
+        outside.write("r.json", &report(revision).to_string());
+        for (format, start) in [("text", "rehearsed: "), ("markdown", "**rehearsed:** ")] {
+            let arguments = ["--head", "pr", "--rehearsal", path, "-o", format];
+            let run = preview(&folder, &arguments);
+            assert_eq!(run.code, 0, "{}", run.shown());
+            let line = format!("{start}{expected}");
+            assert!(run.stdout.lines().any(|it| it == line), "{}", run.shown());
+        }
+        let run = preview(&folder, &["--rehearsal", path, "-o", "json"]);
+        assert_eq!(run.code, 2, "{}", run.shown());
+    }
+    outside.write("r.json", "{\"format\": 7, \"token\": \"s3cret\"}");
+    let run = preview(&folder, &["--rehearsal", path]);
+    assert_eq!(run.code, 1, "{}", run.shown());
+    assert!(
+        run.stderr.contains("the report has format 7"),
+        "{}",
+        run.stderr
+    );
+    assert!(!run.shown().contains("s3cret"), "{}", run.shown());
+}

@@ -7,6 +7,7 @@ mod stated;
 use std::fmt::Write as _;
 
 use super::next_steps::next_steps;
+use super::rehearsal::Rehearsal;
 use super::words::{
     about, as_shown, compared, in_cluster, lint, other_than, refused, unknown, without_effect,
 };
@@ -38,6 +39,8 @@ pub struct Comment<'a> {
     pub marker: &'a str,
     /// Command that shows the full preview.
     pub command: &'a str,
+    /// Results of rehearsals of the change.
+    pub rehearsals: &'a [Rehearsal],
     /// Maximum length of a comment, in bytes.
     pub limit: usize,
 }
@@ -57,6 +60,7 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
         escaped(&preview.summary),
         escaped(&compared(preview, base, head))
     );
+    text.push_str(&rehearsals(preview, about));
     text.push_str(&table(preview, about.limit / 2));
     for line in without_effect(preview) {
         let _ = write!(text, "\n{}\n", escaped(&line));
@@ -100,6 +104,13 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
     }
     text.push_str(&footer);
     text
+}
+
+/// Renders the results of rehearsals, with all their refusals up to a quarter of the limit.
+fn rehearsals(preview: &Preview, about: &Comment<'_>) -> String {
+    let share = about.limit / 4 / about.rehearsals.len().max(1);
+    let results = about.rehearsals.iter();
+    results.map(|it| it.markdown(preview, share)).collect()
 }
 
 /// Renders the next steps as a list, up to a number of bytes.
@@ -356,4 +367,4 @@ fn findings(found: &[Finding]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -26,7 +26,7 @@ fn object(kind: &str, name: &str, old: &str, new: &str) -> ObjectDiff {
     }
 }
 
-fn release(name: &str, objects: Vec<ObjectDiff>) -> ReleasePreview {
+pub(crate) fn release(name: &str, objects: Vec<ObjectDiff>) -> ReleasePreview {
     ReleasePreview {
         diff: ReleaseDiff {
             release: name.to_owned(),
@@ -49,7 +49,7 @@ fn release(name: &str, objects: Vec<ObjectDiff>) -> ReleasePreview {
     }
 }
 
-fn preview(releases: Vec<ReleasePreview>) -> Preview {
+pub(crate) fn preview(releases: Vec<ReleasePreview>) -> Preview {
     let mut environment = EnvironmentPreview::new("dev");
     environment.releases = releases;
     Preview {
@@ -67,6 +67,7 @@ fn written(preview: &Preview, limit: usize) -> String {
         revisions: ("main (aaaaaaa)", "pr (bbbbbbb)"),
         marker: "<!-- pleach preview dev -->",
         command: "pleach preview --base main",
+        rehearsals: &[],
         limit,
     };
     comment(preview, &about)
