@@ -108,7 +108,7 @@ struct Source {
 struct Expected {
     by_release: BTreeMap<String, Vec<pleach_rehearsal::compare::Effect>>,
     redacted: BTreeSet<ObjectId>,
-    digests: Vec<String>,
+    digests: BTreeMap<String, String>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Result<Exit, CliError> {
@@ -229,7 +229,10 @@ async fn from_cluster(
             (name, effects(&one.plan, &redacted.redacted))
         })
         .collect();
-    let digests = plans.iter().map(|one| one.plan.effects().to_string());
+    let digests = plans.iter().map(|one| {
+        let plan = &one.plan;
+        (plan.release.to_string(), plan.effects().to_string())
+    });
     Ok(Ok(Source {
         took: Some(started.elapsed()),
         expected: Some(Expected {
@@ -531,7 +534,7 @@ fn blank(source: &Source, kubernetes: &str) -> Report {
         kubernetes: kubernetes.trim_start_matches('v').to_owned(),
         plan: match &source.expected {
             Some(expected) => Agreement::Same {
-                effects: expected.digests.clone(),
+                effects: expected.digests.values().cloned().collect(),
             },
             None => Agreement::FromDump {
                 at: header.at.clone(),
@@ -599,6 +602,8 @@ async fn rehearsed(
             on_copy(subject, session.plan_for(ui, subject).await?)?
         };
         let mut release = described(&planned);
+        let digests = expected.as_ref().map(|it| &it.digests);
+        release.effects = digests.and_then(|it| it.get(&release.name).cloned());
         if failed {
             release.not_started = Some("an earlier release would fail".to_owned());
             report.releases.push(release);
@@ -687,7 +692,9 @@ fn described(planned: &Planned) -> Release {
         name: planned.plan.release.to_string(),
         from: installed.map(|it| short(&it.version)).unwrap_or_default(),
         to: short(&planned.desired.version),
+        effects: None,
         stages: Vec::new(),
+        gates: Vec::new(),
         not_started: None,
         trouble: None,
     }

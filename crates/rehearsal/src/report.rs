@@ -85,12 +85,29 @@ pub struct Release {
     pub from: String,
     /// Desired version.
     pub to: String,
+    /// Digest of the effects on the cluster, to which an approval is bound; `None` from a dump.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effects: Option<String>,
     /// Stages, in order.
     pub stages: Vec<Stage>,
+    /// Gates that refused writers during the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateClosure>,
     /// Reason why it was not started.
     pub not_started: Option<String>,
     /// Reason why the run ended although no step failed.
     pub trouble: Option<String>,
+}
+
+/// Time for which a gate refused writers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GateClosure {
+    /// Name of the gate.
+    pub gate: String,
+    /// Seconds from its closing to its lifting, or to the end of the run.
+    pub seconds: f64,
+    /// Whether the run lifted it.
+    pub lifted: bool,
 }
 
 /// Stage of a release.
@@ -261,6 +278,14 @@ impl Report {
         if self.refusals().next().is_some() {
             text.push('\n');
         }
+        for closure in self.releases.iter().flat_map(|it| &it.gates) {
+            let gate = code(&closure.gate);
+            let _ = writeln!(
+                text,
+                "\nGate `{gate}` refused writers for {:.1} s.",
+                closure.seconds
+            );
+        }
         let _ = write!(
             text,
             "\n{} objects of {} kinds were copied, {} parts left out; {} facts are not comparable. {}\n",
@@ -320,6 +345,18 @@ fn release_text(text: &mut String, release: &Release, kubernetes: &str) {
             }
         }
     }
+    for closure in &release.gates {
+        let GateClosure {
+            gate,
+            seconds,
+            lifted,
+        } = closure;
+        let rest = if *lifted { "" } else { ", and not lifted" };
+        let _ = writeln!(
+            text,
+            "writers: refused for {seconds:.1} s by gate {gate}{rest}"
+        );
+    }
     if let Some(trouble) = &release.trouble {
         let _ = writeln!(text, "  ✗ {trouble}");
     }
@@ -363,6 +400,9 @@ fn code(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pleach_model::object::Digest;
+    use pleach_report::preview::rehearsal::Rehearsal;
+
     use super::*;
 
     fn stage(name: &str, planned: usize, writes: usize) -> Stage {
@@ -406,7 +446,20 @@ mod tests {
                 name: "production.shop".to_owned(),
                 from: "v0.11.0".to_owned(),
                 to: "v0.12.0".to_owned(),
+                effects: Some(Digest::of(b"effects").to_string()),
                 stages: vec![stage("access", 9, 9), workloads, stage("prune", 15, 0)],
+                gates: vec![
+                    GateClosure {
+                        gate: "handover".to_owned(),
+                        seconds: 3.14,
+                        lifted: true,
+                    },
+                    GateClosure {
+                        gate: "hold".to_owned(),
+                        seconds: 19.0,
+                        lifted: false,
+                    },
+                ],
                 not_started: None,
                 trouble: None,
             }],
@@ -431,6 +484,8 @@ workloads      14        1   19.0 s
   ✗ Deployment.apps/shop/web: admission policy require-limits denies it: no <memory> limit
     hint: set resources.limits in the bundle
 prune      not reached (15 writes)
+writers: refused for 3.1 s by gate handover
+writers: refused for 19.0 s by gate hold, and not lifted
 
 left out (1)
   Secret      forbidden
@@ -474,6 +529,13 @@ would fail in stage workloads; 23 of 40 writes made";
             "{text}"
         );
         assert!(text.starts_with("**Rehearsal of production**: would fail in stage workloads"));
+    }
+
+    /// `pleach preview --rehearsal` reads the JSON form.
+    #[test]
+    fn previews_read_the_json_form() {
+        let json = serde_json::to_vec(&report()).unwrap();
+        Rehearsal::parse(&json).unwrap();
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use pleach_formats::window::Windows;
-use pleach_planner::plan::{Op, Plan, StepId, Until};
-use pleach_rehearsal::report::{NotComparable, Refusal, Release, Stage};
+use pleach_planner::plan::{Course, Op, Plan, StepId, Until};
+use pleach_rehearsal::report::{GateClosure, NotComparable, Refusal, Release, Stage};
 
 use super::is_custom;
 use crate::cli::error::CliError;
@@ -47,6 +47,7 @@ pub(super) async fn execute(
         EventKind::Done(step, ..) => times.entry(step).or_default().done = Some(Instant::now()),
         _ => {}
     };
+    let start = Instant::now();
     let result = {
         let run = Run {
             cluster,
@@ -68,6 +69,7 @@ pub(super) async fn execute(
     while let Ok(event) = receiver.try_recv() {
         note(event.kind);
     }
+    release.gates = closures(&plan, &times, start, Instant::now());
     match result {
         Ok(result) => {
             release.stages = stages(&plan, &result.outcomes, &times);
@@ -174,6 +176,39 @@ fn stages(
             Some(stage)
         })
         .collect()
+}
+
+/// Returns the gates that refused writers between two times. A gate that an earlier run left closed
+/// refuses them from the start.
+fn closures(
+    plan: &Plan,
+    times: &BTreeMap<StepId, Times>,
+    start: Instant,
+    end: Instant,
+) -> Vec<GateClosure> {
+    let gates = plan.overlays.iter().filter(|overlay| overlay.is_gate());
+    let closures = gates.filter_map(|gate| {
+        let steps = || {
+            let steps = plan.steps.iter();
+            steps.filter(|step| step.overlay.as_ref() == Some(&gate.id))
+        };
+        let applied = |id: &StepId| times.get(id)?.applied;
+        let closed = steps().filter(|step| matches!(step.op, Op::Close { .. }));
+        let closed = closed.filter_map(|step| applied(&step.id)).min();
+        let lifted = steps().filter(|step| step.op == Op::Lift);
+        let lifted = lifted.filter_map(|step| applied(&step.id)).max();
+        let from = match gate.course {
+            Course::Made => closed?,
+            Course::Kept | Course::Dropped => start,
+        };
+        let duration = lifted.unwrap_or(end).saturating_duration_since(from);
+        Some(GateClosure {
+            gate: gate.id.name().to_owned(),
+            seconds: duration.as_secs_f64(),
+            lifted: lifted.is_some(),
+        })
+    });
+    closures.collect()
 }
 
 /// Returns the seconds that intervals cover together.
