@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use pleach_model::object::Digest;
 use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::storage;
 use pleach_testkit::control_plane::binaries;
@@ -164,6 +165,35 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
 
     assert_eq!(report["verdict"], "passed", "{report:#}");
     assert_eq!(report["plan"]["agreement"], "same");
+    // The comment of the pull request shows the result while the effects are the same.
+    let result = fleet.file("rehearsal.json", &report.to_string());
+    let mut other = report.clone();
+    other["releases"][0]["effects"] = Digest::of(b"other").to_string().into();
+    let other = fleet.file("other.json", &other.to_string());
+    let [_, made] = writes(&report);
+    for (file, expected) in [
+        (
+            result,
+            format!("**rehearsed:** yes, {made} writes, 0 refused (rehearsed)"),
+        ),
+        (
+            other,
+            "**rehearsed:** out of date (rehearsed): the effects of rehearsed.web differ"
+                .to_owned(),
+        ),
+    ] {
+        let args = [
+            "preview",
+            "rehearsed",
+            "--base",
+            "HEAD~1",
+            "--live",
+            "-o",
+            "markdown",
+        ];
+        let run = fleet.run(&[&args[..], &["--rehearsal", &file]].concat());
+        run.says(&expected);
+    }
     let (_, events) =
         fleet.watched(|fleet| fleet.run(&["apply", "rehearsed", "--yes"]).ended_with(0));
     let done = object_writes(&events);
@@ -305,7 +335,7 @@ const FAULTS: &str = r#"
 {apiVersion: v1, kind: ConfigMap, metadata: {name: sound, namespace: planted}}
 {apiVersion: v1, kind: Service, metadata: {name: taken-address, namespace: planted}, spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}}
 {apiVersion: v1, kind: Service, metadata: {name: foreign-address, namespace: planted}, spec: {clusterIP: 192.0.2.1, ports: [{port: 80}]}}
-{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: large, namespace: planted}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 3Gi}}}}
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: large, namespace: planted, annotations: {pleach.dev/after: LimitRange/small}}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 3Gi}}}}
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: forbidden, namespace: planted}, spec: {podSelector: {}}}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: escalation, namespace: planted}, rules: [{apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [create]}]}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: escalation, namespace: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: User, name: nobody}]}
@@ -319,6 +349,11 @@ const FAULTS: &str = r#"
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: priority, namespace: planted}, spec: {selector: {matchLabels: {a: e}}, template: {metadata: {labels: {a: e}}, spec: {priorityClassName: absent, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: runtime, namespace: planted}, spec: {selector: {matchLabels: {a: f}}, template: {metadata: {labels: {a: f}}, spec: {runtimeClassName: absent, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: node, namespace: planted}, spec: {selector: {matchLabels: {a: g}}, template: {metadata: {labels: {a: g}}, spec: {nodeSelector: {no: node}, containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: capacity, namespace: planted}, spec: {selector: {matchLabels: {a: i}}, template: {metadata: {labels: {a: i}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}, requests: {cpu: "100000"}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: claim, namespace: planted}, spec: {selector: {matchLabels: {a: j}}, template: {metadata: {labels: {a: j}}, spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: absent}}], containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: unclassified, namespace: planted}, spec: {storageClassName: absent, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: class, namespace: planted}, spec: {selector: {matchLabels: {a: k}}, template: {metadata: {labels: {a: k}}, spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: unclassified}}], containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: v1, kind: Service, metadata: {name: taken-port, namespace: planted}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: sound, namespace: planted}, spec: {selector: {matchLabels: {a: h}}, template: {metadata: {labels: {a: h}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 "#;
 
@@ -326,12 +361,13 @@ const FAULTS: &str = r#"
 const AROUND: &str = r#"
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: planted}, spec: {matchConstraints: {objectSelector: {matchLabels: {planted: denied}}, resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]}, validations: [{expression: "false", message: planted denial}]}}
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: planted}, spec: {policyName: planted, validationActions: [Deny]}}
+{apiVersion: v1, kind: Service, metadata: {name: planted-port, namespace: default}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: planted}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}, {apiGroups: ["", apps, rbac.authorization.k8s.io, apiextensions.k8s.io, planted.example.org, pleach.dev, coordination.k8s.io], resources: ["*"], verbs: [create, update, patch, delete]}]}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: planted}, subjects: [{kind: Group, name: planters}]}
 "#;
 
 /// Objects with a fault, and a part of the message.
-const FOUND: [(&str, &str); 15] = [
+const FOUND: [(&str, &str); 20] = [
     ("ConfigMap/planted/denied", "planted denial"),
     (
         "Service/planted/taken-address",
@@ -374,6 +410,20 @@ const FOUND: [(&str, &str); 15] = [
     ),
     ("Deployment.apps/planted/runtime", "RuntimeClass"),
     ("Deployment.apps/planted/node", "node"),
+    ("Deployment.apps/planted/capacity", "Insufficient cpu"),
+    (
+        "Deployment.apps/planted/claim",
+        "persistentvolumeclaim \"absent\" not found",
+    ),
+    ("Deployment.apps/planted/class", "PersistentVolumeClaims"),
+    (
+        "PersistentVolumeClaim/planted/unclassified",
+        "storageclass.storage.k8s.io \"absent\" not found",
+    ),
+    (
+        "Service/planted/taken-port",
+        "provided port is already allocated",
+    ),
 ];
 
 /// Planted faults are found at their objects, and sound objects between them are not reported.
@@ -451,6 +501,8 @@ fn faults_of_a_sequence_are_found() {
         text.replace(from, to)
     });
     fleet.write("manifests/web/web.yaml", &lines(&later));
+    let gate = "gates: [{name: hold, groups: [planted.example.org]}]\n";
+    fleet.write("manifests/web/bundle.yaml", &format!("{BUNDLE}{gate}"));
     fleet.commit();
 
     let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(1).json());
@@ -478,12 +530,49 @@ fn faults_of_a_sequence_are_found() {
         );
     }
     assert_eq!(refused.len(), 3, "{report:#}");
+    // After a failure the gate stays closed.
+    let gate = &report["releases"][0]["gates"][0];
+    assert_eq!(
+        (&gate["gate"], &gate["lifted"]),
+        (&"hold".into(), &false.into())
+    );
+    assert!(gate["seconds"].as_f64().unwrap() > 0.0, "{gate}");
     let stages = report["releases"][0]["stages"].as_array().unwrap();
     let prune = stages.iter().find(|it| it["stage"] == "prune").unwrap();
     assert_eq!(
         (&prune["planned"], &prune["writes"]),
         (&1.into(), &0.into())
     );
+}
+
+/// A deletion that a finalizer of another client delays is found in the stage `prune`.
+#[test]
+fn a_foreign_finalizer_is_found() {
+    let release = "  - {name: web, bundle: web, namespace: finalized, timeout: 3s}\n";
+    let dropped = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: dropped}\n";
+    let files = [("manifests/web/bundle.yaml", BUNDLE), (WEB, dropped)];
+    let fleet = Fleet::new("finalized", release, &files);
+    fleet.create_namespace("finalized");
+    fleet.run(&["apply", "finalized", "--yes"]).ended_with(0);
+    let finalizer = |list: &str| {
+        let patch = format!("{{\"metadata\": {{\"finalizers\": {list}}}}}");
+        let object = ["-n", "finalized", "patch", "configmap", "dropped"];
+        fleet.kubectl(&[&object[..], &["--type=merge", "-p", &patch]].concat());
+    };
+    finalizer(r#"["planted.example.org/absent"]"#);
+    fleet.edit(WEB, "name: dropped", "name: other");
+    fleet.commit();
+
+    let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(1).json());
+
+    finalizer("null");
+    let refused = refused(&report);
+    let message = refused.get("ConfigMap/finalized/dropped");
+    assert!(
+        message.is_some_and(|it| it.contains("planted.example.org/absent")),
+        "{report:#}"
+    );
+    assert_eq!(refused.len(), 1, "{report:#}");
 }
 
 /// Faults that a plan finds by itself end a rehearsal before it starts, with the exit code of the
