@@ -451,7 +451,7 @@ mod tests {
                 gates: vec![
                     GateClosure {
                         gate: "handover".to_owned(),
-                        seconds: 3.14,
+                        seconds: 3.1,
                         lifted: true,
                     },
                     GateClosure {

@@ -52,7 +52,8 @@ struct Release {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Stage {
-    stage: String,
+    #[serde(rename = "stage")]
+    name: String,
     planned: u32,
     writes: u32,
     refused: Vec<Refusal>,
@@ -193,7 +194,7 @@ impl Rehearsal {
         let stages = self.releases.iter().flat_map(|release| &release.stages);
         let refusals = stages.flat_map(|stage| {
             let refused = stage.refused.iter();
-            refused.map(|it| format!("{}: {}: {}", stage.stage, it.object, it.message))
+            refused.map(|it| format!("{}: {}: {}", stage.name, it.object, it.message))
         });
         let troubles = self.releases.iter().flat_map(|release| {
             let reasons = release.trouble.iter().chain(&release.not_started);
