@@ -14,10 +14,10 @@ mod scalar;
 mod schema;
 
 pub use bundle::{
-    BlockUninstall, Bundle, Chart, Check, Drain, Exempt, Gate, JsonOperation, Kustomize, Lookups,
-    Loss, Migration, Move, NodeAction, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
-    Operation, Overlay, Patch, Preload, PreloadImages, ReadinessRule, Rollout, Scale, SecretFields,
-    Stage, StageReady, StageSelector, Verify,
+    BlockUninstall, Bundle, Chart, Check, CleanupImages, Drain, Exempt, Gate, JsonOperation,
+    Kustomize, Lookups, Loss, Migration, Move, NodeAction, NodeCleanup, NodePatch,
+    NodePatchMetadata, NodeSelector, Nodes, Operation, Overlay, Patch, Preload, PreloadImages,
+    ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, StageSelector, Verify,
 };
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Decryption, Disk,

@@ -3,6 +3,7 @@
 //! The decisions are pure: the order of the nodes, the mark that remembers what was changed on a
 //! node, the patches, the pods to evict, and the Job of a node.
 
+mod cleanup;
 mod drain;
 mod job;
 mod mark;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use crate::sequence::Count;
 use pleach_model::cel::{Expression, Subject, Unevaluable};
 
+pub use cleanup::{CleanupRule, FORMER_IMAGES, FormerImages};
 pub use drain::{Budget, DrainRule, NodePod, overlapping};
 pub use job::{NODE_UPGRADE, job_of};
 pub use mark::{MARK, Mark};
@@ -43,6 +45,8 @@ pub struct NodesRule {
     pub job: Option<String>,
     /// Actions after the node is uncordoned.
     pub after: Vec<NodeAction>,
+    /// Removal of images at the end.
+    pub cleanup: Option<CleanupRule>,
     /// Number of changed nodes after which a run ends.
     pub pause_after: Option<u32>,
     /// Whether a rollback changes nodes too.
@@ -272,6 +276,7 @@ mod tests {
             drain: None,
             job: None,
             after: Vec::new(),
+            cleanup: None,
             pause_after: None,
             reverse: false,
             timeout: SignedDuration::from_secs(60),

@@ -68,7 +68,9 @@ impl Sequence {
         self.stages.iter().flat_map(|stage| {
             let upgrade = stage.nodes.iter().flat_map(NodesRule::jobs);
             let preload = stage.preload.as_ref().and_then(PreloadRule::job);
-            upgrade.chain(preload)
+            let cleanup = stage.nodes.as_ref().and_then(|rule| rule.cleanup.as_ref());
+            let cleanup = cleanup.map(|cleanup| cleanup.job.as_str());
+            upgrade.chain(cleanup).chain(preload)
         })
     }
 

@@ -129,6 +129,7 @@ impl Allow {
         let jobs = plan.steps.iter().flat_map(|step| match &step.op {
             Op::UpgradeNode { jobs, .. } => jobs.as_slice(),
             Op::Preload { job, .. } => job.as_slice(),
+            Op::CleanNode { job, .. } => std::slice::from_ref(job),
             _ => &[],
         });
         let pods = plan.steps.iter().filter_map(|step| match &step.op {

@@ -53,6 +53,7 @@ mod ca_bundles;
 mod certificates;
 mod changes;
 mod checks;
+mod cleanup;
 mod consent;
 mod crds;
 mod deletion;
@@ -142,7 +143,7 @@ fn forward(ctx: &mut Ctx<'_>) -> Plan {
     stages::reverse(ctx, direction);
     let decided = decide(ctx, Decided::new(draft), direction);
     let ordered = order(ctx, decided.order(), direction);
-    let bracketed = bracket(ctx, ordered.bracket());
+    let bracketed = bracket(ctx, ordered.bracket(), direction);
     arrange::run(ctx, bracketed.finish(), direction)
 }
 
@@ -179,7 +180,7 @@ fn order(ctx: &Ctx<'_>, mut draft: Ordered, direction: Direction) -> Ordered {
 }
 
 /// Phase 3: encloses the steps in temporary changes, verify and the deletions.
-fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed) -> Bracketed {
+fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed, direction: Direction) -> Bracketed {
     overlays::run(ctx, &mut draft);
     checks::before_stages(ctx, &mut draft);
     verify::run(ctx, &mut draft);
@@ -187,6 +188,7 @@ fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed) -> Bracketed {
     prune::steps(ctx, &mut draft);
     access::shrink(ctx, &mut draft);
     crds::finish(ctx, &mut draft);
+    cleanup::run(ctx, &mut draft, direction);
     gate::exempt_us(ctx, &mut draft);
     certificates::run(ctx, &mut draft);
     workload_context::run(ctx, &mut draft);

@@ -197,6 +197,7 @@ fn a_change_of_nodes_has_one_job() {
                 drain: None,
                 job: Some("test.yaml".to_owned()),
                 after: Vec::new(),
+                cleanup: None,
                 pause_after: None,
                 reverse: false,
                 timeout: SignedDuration::from_secs(60),

@@ -47,7 +47,9 @@ impl Sign {
                 | Op::Replace { .. }
                 | Op::Migrate { .. }
                 | Op::UpgradeNode { .. }
-                | Op::Preload { .. }),
+                | Op::Preload { .. }
+                | Op::RememberImages { .. }
+                | Op::CleanNode { .. }),
                 _,
             ) => plain('~', op.verb()),
         }
@@ -92,7 +94,9 @@ pub fn explanation(step: &Step) -> Option<String> {
         | Op::Migrate { .. }
         | Op::UpgradeNode { .. }
         | Op::Pause
-        | Op::Preload { .. } => true,
+        | Op::Preload { .. }
+        | Op::RememberImages { .. }
+        | Op::CleanNode { .. } => true,
         // One object has two steps, so describe each.
         Op::Apply { .. } => is_a_part(step),
         Op::Wait => is_explained(step),

@@ -229,6 +229,8 @@ fn past(op: &Op) -> &'static str {
         Op::UpgradeNode { .. } => "upgraded",
         Op::Pause => "paused at",
         Op::Preload { .. } => "preloaded",
+        Op::RememberImages { .. } => "remembered",
+        Op::CleanNode { .. } => "cleaned",
         Op::Wait => "waited for",
     }
 }

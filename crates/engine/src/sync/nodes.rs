@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use pleach_formats::nodes::{Budget, NodePod, NodeState, NodesRule};
-use pleach_formats::preload::PreloadRule;
+use pleach_formats::nodes::{Budget, CleanupRule, FormerImages, NodePod, NodeState, NodesRule};
+use pleach_formats::preload::{Images, PreloadRule};
+use pleach_model::object::{GroupKind, Manifest, ObjectId, pod_template};
 use pleach_planner::observe::ObservedNodes;
 use serde_json::Value;
 
@@ -38,11 +39,71 @@ impl Source<'_> {
         } else {
             (Vec::new(), Vec::new())
         };
-        ObservedNodes::Read {
-            nodes,
-            pods,
-            budgets,
+        let former = match &rule.cleanup {
+            Some(cleanup) => self.former_images(cleanup).await,
+            None => Ok(BTreeSet::new()),
+        };
+        match former {
+            Ok(former) => ObservedNodes::Read {
+                nodes,
+                pods,
+                budgets,
+                former,
+            },
+            Err(why) => ObservedNodes::Unknown(why),
         }
+    }
+
+    /// Reads the images that only the replaced version uses: those of live members, and those that
+    /// an earlier run remembered.
+    async fn former_images(&self, rule: &CleanupRule) -> Result<BTreeSet<String>, String> {
+        let Some(job) = self.desired.cleanup_job(rule) else {
+            return Ok(BTreeSet::new());
+        };
+        let describe = |error: ClusterError| super::op::failure(&error).message;
+        let id = FormerImages::id(job.id().namespace.as_deref());
+        let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
+        let remembered = self.cluster.get_id(&path, &id).await.map_err(describe)?;
+        let release = self.desired.name.to_string();
+        if remembered
+            .as_ref()
+            .is_some_and(|one| !FormerImages::is_of(&release, one))
+        {
+            return Err(format!("{id} belongs to another release or a user"));
+        }
+        let recorded = self.observed.inventory.entries.keys();
+        let desired = self.desired.manifests.iter().map(Manifest::id);
+        let members: BTreeSet<&ObjectId> = recorded
+            .chain(desired)
+            .filter(|id| pod_template(id, &Value::Null).is_some())
+            .collect();
+        let lists: BTreeSet<(GroupKind, Option<&str>)> = members
+            .iter()
+            .map(|id| (id.group_kind(), id.namespace.as_deref()))
+            .collect();
+        let mut live = Images::default();
+        for (kind, namespace) in lists {
+            let Some(path) = ResourcePath::preferred(&self.observed.discovery, &kind) else {
+                continue;
+            };
+            let read = |object: Value| {
+                let id = path.id(namespace, object["metadata"]["name"].as_str()?);
+                let mut images = Images::default();
+                if members.contains(&id) {
+                    images.add(&id, &object, None);
+                }
+                Some(images.references)
+            };
+            let selector = Selector::namespace(namespace);
+            let found = self.cluster.pick(&path, &selector, Depth::Full, read).await;
+            live.references
+                .extend(found.map_err(describe)?.into_iter().flatten());
+        }
+        Ok(FormerImages::of(
+            &live,
+            remembered.as_ref(),
+            &self.desired.images(),
+        ))
     }
 
     /// Reads the nodes of a stage that preloads.
@@ -62,6 +123,7 @@ impl Source<'_> {
                 nodes,
                 pods: Vec::new(),
                 budgets: Vec::new(),
+                former: BTreeSet::new(),
             },
             Err(error) => ObservedNodes::Unknown(super::op::failure(&error).message),
         }

@@ -1,12 +1,14 @@
 //! Operations of a plan, one file each.
 
 mod apply;
+mod cleanup;
 mod contents;
 mod copy;
 mod delete;
 mod gate;
 mod migrate;
 mod node;
+mod node_work;
 mod once;
 mod orphaned_fields;
 mod overlay;
@@ -177,6 +179,10 @@ impl Operator<'_> {
             Op::UpgradeNode { .. } => self.upgrade_node(step, started).await,
             Op::Pause => Err(self.pause_nodes(step)),
             Op::Preload { .. } => self.preload(step, started).await,
+            Op::RememberImages { images } => self.remember_images(step, images, started).await,
+            Op::CleanNode { images, job, .. } => {
+                self.clean_node(step, (images, job), started).await
+            }
             Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
     }

@@ -217,6 +217,8 @@ pub struct Nodes {
     pub job: Option<String>,
     /// Actions after the node is uncordoned, in order.
     pub after: Option<Vec<NodeAction>>,
+    /// Removal of images at the end of an upgrade, when its version is ready.
+    pub cleanup: Option<NodeCleanup>,
     /// Number of changed nodes after which the run ends, so that a person can check them. The
     /// next run changes the rest; in the controller it needs an approval.
     pub pause_after: Option<u32>,
@@ -224,6 +226,27 @@ pub struct Nodes {
     pub reverse: Option<bool>,
     /// Time limit for one node, including its Job; `2h` if omitted.
     pub timeout: Option<Timeout>,
+}
+
+/// Removal of images from the nodes. The Job finds their names in `ConfigMap` `former-images` of its
+/// namespace.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeCleanup {
+    /// File of the Job that removes the images and runs on each node.
+    pub job: String,
+    /// `former`: the images that only the replaced version used.
+    pub images: CleanupImages,
+    /// Time limit for one node; `1h` if omitted.
+    pub timeout: Option<Timeout>,
+}
+
+/// Images to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CleanupImages {
+    /// Those that only the replaced version used.
+    Former,
 }
 
 /// Preloading of images on the nodes: either `images` or `job`.

@@ -207,6 +207,7 @@ mod tests {
             drain: None,
             job: None,
             after: Vec::new(),
+            cleanup: None,
             pause_after: None,
             reverse: false,
             timeout: SignedDuration::from_secs(60),

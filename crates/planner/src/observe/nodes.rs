@@ -1,5 +1,7 @@
 //! Nodes that a stage changes.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use pleach_formats::nodes::{Budget, NodePod, NodeState};
@@ -16,6 +18,10 @@ pub enum ObservedNodes {
         pods: Vec<NodePod>,
         /// Budgets in all namespaces.
         budgets: Vec<Budget>,
+        /// Images of the members in the cluster and those that an earlier run remembered, without
+        /// those of the version in git. Read only for a cleanup.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        former: BTreeSet<String>,
     },
     /// Not all could be read. Contains the reason.
     Unknown(String),

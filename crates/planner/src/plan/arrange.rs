@@ -216,6 +216,8 @@ fn sort_key(
         | Op::Migrate { .. }
         | Op::UpgradeNode { .. }
         | Op::Preload { .. }
+        | Op::RememberImages { .. }
+        | Op::CleanNode { .. }
         | Op::Set { .. }
         | Op::Close { .. } => 3,
         Op::Apply { .. } | Op::Pause => 4,

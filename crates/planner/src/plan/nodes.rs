@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::draft::Ctx;
+use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
 use super::phases::Ordered;
 use super::questions::Question;
@@ -85,6 +85,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
                 nodes,
                 pods,
                 budgets,
+                ..
             }) => add(ctx, draft, (stage, rule), nodes, (pods, budgets)),
         }
     }
@@ -233,7 +234,7 @@ impl Pause {
 /// Orders the nodes: each batch waits for the one before. A node of `first` is a batch of its own.
 pub(super) fn in_batches(
     ctx: &Ctx<'_>,
-    draft: &mut Ordered,
+    draft: &mut Draft,
     stage: &StageName,
     steps: &[(bool, StepId)],
     at_once: usize,

@@ -112,6 +112,8 @@ impl Permissions {
             Op::Preload { namespace, job, .. } => {
                 return self.add_all(of_a_preloading(namespace.as_ref(), job.as_ref()));
             }
+            Op::RememberImages { .. } => return self.add_all(of_a_list(&step.object)),
+            Op::CleanNode { job, .. } => return self.add_all(of_a_cleanup(job)),
             // The permissions to close a gate are collected separately.
             Op::Close { .. } | Op::Pause | Op::Wait => return,
         };
@@ -282,6 +284,26 @@ fn of_a_preloading(pods: Option<&String>, job: Option<&ObjectId>) -> Vec<Permiss
         let namespace = Some(namespace);
         permissions.extend(verbs.map(|verb| right(verb, "Job", "batch", "jobs", namespace)));
     }
+    permissions
+}
+
+/// Returns the permissions to remember images in a `ConfigMap`, and to forget them.
+fn of_a_list(config_map: &ObjectId) -> Vec<Permission> {
+    ["get", "create", "patch", "delete"]
+        .map(|verb| Permission {
+            verb,
+            kind: config_map.group_kind(),
+            resource: "configmaps".to_owned(),
+            subresource: None,
+            namespace: config_map.namespace.clone(),
+        })
+        .into()
+}
+
+/// Returns the permissions to remove images from a node: on the node and the Job.
+fn of_a_cleanup(job: &ObjectId) -> Vec<Permission> {
+    let mut permissions = of_a_preloading(None, Some(job));
+    permissions.retain(|one| (one.verb, one.resource.as_str()) != ("patch", "nodes"));
     permissions
 }
 

@@ -189,6 +189,14 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             let node = PlannedWrite::new([Verb::Patch], id, true);
             [node].into_iter().chain(pods).chain(jobs).collect()
         }
+        Op::RememberImages { .. } => {
+            let verbs = [Verb::Create, Verb::Patch, Verb::Delete];
+            vec![PlannedWrite::new(verbs, id, true)]
+        }
+        Op::CleanNode { job, .. } => {
+            let any = ObjectId::new("batch", "Job", job.namespace.as_deref(), "");
+            vec![PlannedWrite::new([Verb::Create, Verb::Delete], &any, true)]
+        }
         // The writes of overlays come from `for_a_while`.
         Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait | Op::Pause => Vec::new(),
     }

@@ -149,6 +149,8 @@ fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s 
         | Op::Replace { .. }
         | Op::UpgradeNode { .. }
         | Op::Preload { .. }
+        | Op::RememberImages { .. }
+        | Op::CleanNode { .. }
         | Op::Copy { .. } => {}
     }
     let kind = step.object.group_kind();

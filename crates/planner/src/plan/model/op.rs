@@ -1,5 +1,7 @@
 //! Operations of steps.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -111,6 +113,22 @@ pub enum Op {
         /// Job in git that runs on the node, under a name of its own.
         job: Option<ObjectId>,
     },
+    /// Writes the images that only the replaced version uses into a `ConfigMap`.
+    /// Without images it is deleted.
+    RememberImages {
+        /// References as in the pod templates.
+        images: BTreeSet<String>,
+    },
+    /// Removes images from a node with a Job that reads this `ConfigMap`. A
+    /// failure is a warning.
+    CleanNode {
+        /// References as in the pod templates.
+        images: BTreeSet<String>,
+        /// Digest of the Job.
+        content: String,
+        /// Job in git that runs on the node, under a name of its own.
+        job: ObjectId,
+    },
     /// No operation; the step completes when its condition is met.
     Wait,
 }
@@ -162,6 +180,10 @@ impl Op {
             Self::Preload { content, .. } => {
                 serde_json::json!(["preload", content.to_string()])
             }
+            Self::RememberImages { images } => serde_json::json!(["remember", images]),
+            Self::CleanNode {
+                images, content, ..
+            } => serde_json::json!(["clean", images, content]),
             Self::Wait => serde_json::json!(["wait"]),
         }
     }
@@ -188,6 +210,8 @@ impl Op {
             Self::UpgradeNode { .. } => "upgrade",
             Self::Pause => "pause",
             Self::Preload { .. } => "preload",
+            Self::RememberImages { .. } => "remember",
+            Self::CleanNode { .. } => "clean",
             Self::Wait => "wait",
         }
     }

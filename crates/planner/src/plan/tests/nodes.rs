@@ -32,6 +32,7 @@ fn rule(parallel: u32) -> NodesRule {
         }),
         job: None,
         after: Vec::new(),
+        cleanup: None,
         pause_after: None,
         reverse: false,
         timeout: SignedDuration::from_secs(600),
@@ -78,6 +79,7 @@ fn planned(mut scene: Scene, nodes: &[NodeState], pods: &[Value], budgets: &[Val
         nodes: nodes.to_vec(),
         pods: pods.iter().filter_map(NodePod::of).collect(),
         budgets: budgets.iter().filter_map(Budget::of).collect(),
+        former: BTreeSet::new(),
     };
     scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
     scene.plan()
@@ -326,6 +328,7 @@ fn nodes_are_asked_for_before_permissions() {
         nodes: vec![node("a")],
         pods: Vec::new(),
         budgets: Vec::new(),
+        former: BTreeSet::new(),
     };
     observed.nodes.insert("nodes".to_owned(), read);
     let Planning::Ask(questions) = plan(&scene.desired, &observed, &policy) else {

@@ -51,6 +51,7 @@ fn planned(scene: Scene, nodes: &[NodeState]) -> Plan {
         nodes: nodes.to_vec(),
         pods: Vec::new(),
         budgets: Vec::new(),
+        former: BTreeSet::new(),
     };
     let scene = scene.cluster(|observed| drop(observed.nodes.insert("images".to_owned(), read)));
     scene.plan()
@@ -178,6 +179,7 @@ fn nodes_and_permissions_are_asked_for() {
         nodes: vec![node("a")],
         pods: Vec::new(),
         budgets: Vec::new(),
+        former: BTreeSet::new(),
     };
     observed.nodes.insert("images".to_owned(), read);
     let Planning::Ask(questions) = plan(&scene.desired, &observed, &policy) else {

@@ -5,8 +5,8 @@ use jiff::SignedDuration;
 use super::{check_file, check_known, count, verified_file};
 use crate::bundle::Source;
 use pleach_formats::{
-    file::{Drain, NodeAction as DeclaredAction, Nodes, Stage},
-    nodes::{DrainRule, MetadataPatch, NodeAction, NodesRule, Taint},
+    file::{Drain, NodeAction as DeclaredAction, NodeCleanup, Nodes, Stage},
+    nodes::{CleanupRule, DrainRule, MetadataPatch, NodeAction, NodesRule, Taint},
     sequence::Count,
 };
 use pleach_model::cel::Expression;
@@ -15,6 +15,9 @@ use pleach_model::object::Located;
 
 /// Time limit for one node without a declared one.
 const TIMEOUT: SignedDuration = SignedDuration::from_hours(2);
+
+/// Time limit of the cleanup of one node without a declared one.
+const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Names that `done` can use.
 const NAMES: &[&str] = &["node"];
@@ -74,7 +77,8 @@ pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<
             }
         }
     }
-    if let Some(job) = &nodes.job {
+    let cleanup = nodes.cleanup.as_ref().map(|cleanup| &cleanup.job);
+    for job in nodes.job.iter().chain(cleanup) {
         check_file(source, stage, job, findings);
     }
 }
@@ -90,6 +94,7 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         drain,
         job,
         after,
+        cleanup,
         pause_after,
         reverse,
         timeout,
@@ -117,6 +122,17 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         }),
         job: job.as_deref().map(|job| verified_file(source, job)),
         after: actions(source, after.as_deref().unwrap_or_default()),
+        cleanup: cleanup.as_ref().map(|cleanup| {
+            let NodeCleanup {
+                job,
+                images: _,
+                timeout,
+            } = cleanup;
+            CleanupRule {
+                job: verified_file(source, job),
+                timeout: limit(timeout).unwrap_or(CLEANUP_TIMEOUT),
+            }
+        }),
         pause_after: *pause_after,
         reverse: reverse.unwrap_or_default(),
         timeout: limit(timeout).unwrap_or(TIMEOUT),
@@ -138,7 +154,9 @@ fn selecting(nodes: &Nodes, patch: &MetadataPatch) -> Option<String> {
 pub(super) fn jobs(nodes: &Nodes) -> impl Iterator<Item = &str> {
     let actions = nodes.before.iter().chain(&nodes.after).flatten();
     let of_actions = actions.filter_map(|action| action.job.as_deref());
-    nodes.job.as_deref().into_iter().chain(of_actions)
+    let cleanup = nodes.cleanup.as_ref().map(|cleanup| cleanup.job.as_str());
+    let job = nodes.job.as_deref().into_iter();
+    job.chain(of_actions).chain(cleanup)
 }
 
 fn actions(source: &Source, declared: &[DeclaredAction]) -> Vec<NodeAction> {
