@@ -21,6 +21,7 @@ mod chaos;
 mod charts;
 mod checks;
 mod circles;
+mod cleanup;
 mod cluster;
 mod crash;
 mod definitions;

@@ -7,6 +7,7 @@ mod backends;
 mod certificates;
 mod changes;
 mod checks;
+mod cleanup;
 mod configuration;
 mod consent;
 mod contended;

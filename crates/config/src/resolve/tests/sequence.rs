@@ -325,6 +325,10 @@ fn only_registrations_are_selected_by_service() {
     "stage `a`: `nodes.parallel` must be a number of at least 1, or a percentage"
 )]
 #[case(
+    "[{name: a, nodes: {done: node.x, cleanup: {job: absent.yaml, images: former}}}]",
+    "stage `a`: there is no manifest manifests/app/absent.yaml"
+)]
+#[case(
     "[{name: a, nodes: {done: node.x, before: [{taint: drain}]}}]",
     "stage `a`: `drain` is not a taint such as"
 )]

@@ -1,6 +1,6 @@
 //! Preloading of images: which nodes, their order, and what prevents it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 use serde_json::json;
