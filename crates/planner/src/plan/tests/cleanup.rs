@@ -58,7 +58,7 @@ fn upgrade(reverse: bool, namespace: &str) -> Scene {
         version: "v1".to_owned(),
     };
     let value = json!({"apiVersion": "batch/v1", "kind": "Job"});
-    let job = Manifest::new(id, version, Origin::default(), &value, false);
+    let job = Manifest::new(id, version, Origin::new("purge.yaml", 1), &value, false);
     let jobs = &mut scene.desired.node_jobs;
     jobs.insert("purge.yaml".to_owned(), job);
     scene.applies_in("nodes", &[], move |stage| stage.nodes = Some(rule(reverse)))
