@@ -103,7 +103,7 @@ fn images_of_the_replaced_version_are_removed_also_after_a_kill() {
         .run(&["plan", POOL])
         .ended_with(0)
         .says("~ remember ConfigMap/pool-clean/former-images  (1 image of the replaced version, to be removed from nodes)")
-        .says("~ clean Node/pool-clean-0  (1 image of the replaced version, Job of manifests/web/job.yaml)");
+        .says("~ clean    Node/pool-clean-0  (1 image of the replaced version, Job of manifests/web/job.yaml)");
     let creates_a_job = |seen: &Seen| {
         let is_creation = seen.method.as_str().eq_ignore_ascii_case("post");
         seen.kind == Kind::Write && is_creation && seen.path.contains("/jobs")
