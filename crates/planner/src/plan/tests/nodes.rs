@@ -302,7 +302,7 @@ fn pods_without_another_replica_are_pointed_out() {
         nodes: ["a", "b", "d"].map(node).to_vec(),
         pods: vec![alone],
         budgets: Vec::new(),
-        former: Vec::new(),
+        former: BTreeSet::new(),
     };
     let scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
     let plan = scene.plan();
