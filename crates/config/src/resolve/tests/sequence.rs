@@ -508,7 +508,7 @@ fn a_job_verifies_one_stage() {
     assert_eq!(
         found,
         [
-            "manifests/app/bundle.yaml:3: test.yaml already belongs to stage `a` (give each stage its own Job)"
+            "manifests/app/bundle.yaml:3: test.yaml already belongs to stage `a` (use the Job of a file only once)"
         ]
     );
 }
