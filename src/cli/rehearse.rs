@@ -158,16 +158,21 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     };
     let rehearsing = rehearsed(ui, ctx, &args.target, source, &plane);
     let rehearsing = tokio::time::timeout(deadline - Instant::now(), Box::pin(rehearsing));
-    let mut report = tokio::select! {
-        report = rehearsing => report.map_err(|_| {
-            let message = format!("the rehearsal was not finished after {} s", timeout.as_secs());
-            CliError::new(Kind::Failed, message).hint("--timeout sets the maximum duration")
-        })??,
+    let report = tokio::select! {
+        report = rehearsing => report,
         () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
     };
+    // Otherwise a crash of the copy would look like an error of the cluster.
     if let Some(ended) = plane.find_ended() {
         return Err(ended.into());
     }
+    let mut report = report.map_err(|_| {
+        let message = format!(
+            "the rehearsal was not finished after {} s",
+            timeout.as_secs()
+        );
+        CliError::new(Kind::Failed, message).hint("--timeout sets the maximum duration")
+    })??;
     report.copied.left_out.extend(not_stored);
     match args.output {
         RehearseOutput::Text => ui.print(report.text()),
@@ -266,6 +271,14 @@ fn from_dump(
             "{} is a dump of environment {}",
             path.display(),
             copy.header.environment
+        )));
+    }
+    if let Some(release) = &copy.header.release
+        && target.release.as_ref() != Some(release)
+    {
+        let path = path.display();
+        return Err(CliError::usage(format!(
+            "{path} is a dump of release {release} only"
         )));
     }
     let age = copy.header.at.parse::<Timestamp>();
@@ -610,7 +623,12 @@ async fn rehearsed(
             continue;
         }
         if let Some(refusals) = refused(&planned.plan) {
-            report.verdict = Conclusion::Refused;
+            // What an earlier release changed refuses a later one.
+            report.verdict = if index == 0 {
+                Conclusion::Refused
+            } else {
+                Conclusion::WouldFail
+            };
             failed = true;
             release.stages = vec![Stage {
                 stage: "plan".to_owned(),

@@ -101,10 +101,26 @@ fn line(error: &CliError) -> String {
     parts.join(": ")
 }
 
-/// Removes waits that only an operator or another server could end, and returns them.
+/// Removes waits that only an operator or another server could end, and changes of nodes, and returns
+/// them.
 fn answerable(plan: &mut Plan) -> Vec<NotComparable> {
     let mut unanswered = Vec::new();
     for step in &mut plan.steps {
+        if matches!(
+            step.op,
+            Op::UpgradeNode { .. } | Op::Preload { .. } | Op::CleanNode { .. } | Op::Pause
+        ) {
+            unanswered.push(NotComparable {
+                kind: "node".to_owned(),
+                what: format!(
+                    "{} {} is not rehearsed: simulated nodes do not change",
+                    step.op.verb(),
+                    step.object
+                ),
+            });
+            step.op = Op::Wait;
+            step.until = None;
+        }
         let kind = step.object.group_kind();
         let is_answered = match &step.until {
             None | Some(Until::Served(_) | Until::Probe { .. } | Until::Holds { .. }) => true,
