@@ -244,7 +244,33 @@ fn covered(mut intervals: Vec<(Instant, Instant)>) -> f64 {
 mod tests {
     use std::time::Duration;
 
+    use pleach_model::object::Digest;
+
     use super::*;
+    use crate::cli::format::samples;
+
+    #[test]
+    fn changes_of_nodes_are_left_out() {
+        let mut plan = samples::plan(&[]);
+        plan.steps.clear();
+        let nodes = Op::UpgradeNode {
+            content: Digest::of(b"x"),
+            jobs: Vec::new(),
+        };
+        for (position, op) in [nodes, Op::Pause, Op::Lift].into_iter().enumerate() {
+            plan.steps.push(samples::step(position, "a", op));
+        }
+        let left_out: Vec<String> = answerable(&mut plan)
+            .into_iter()
+            .map(|it| it.what)
+            .collect();
+        let ops: Vec<&Op> = plan.steps.iter().map(|step| &step.op).collect();
+        assert_eq!(ops, [&Op::Wait, &Op::Wait, &Op::Lift]);
+        let text = |verb: &str| {
+            format!("{verb} ConfigMap/web/a is not rehearsed: simulated nodes do not change")
+        };
+        assert_eq!(left_out, [text("upgrade"), text("pause")]);
+    }
 
     #[test]
     fn overlapping_waits_count_once() {
