@@ -4,6 +4,7 @@
 //! are parts of them. [`readiness`] decides whether an object is ready, [`check`] whether a
 //! condition of a bundle holds, and [`gate`] describes what an upgrade closes.
 
+pub mod bytes;
 pub mod check;
 pub mod consent;
 pub mod file;

@@ -5,8 +5,9 @@ use jiff::SignedDuration;
 use super::{check_file, count, verified_file};
 use crate::bundle::Source;
 use pleach_formats::{
+    bytes,
     file::{Preload, Stage},
-    preload::{PreloadRule, PreloadSource, bytes},
+    preload::{PreloadRule, PreloadSource},
     sequence::Count,
 };
 use pleach_model::finding::Finding;
@@ -47,7 +48,7 @@ pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<
     if preload
         .space
         .as_deref()
-        .is_some_and(|space| bytes(space).is_none())
+        .is_some_and(|space| bytes::parse(space).is_none())
     {
         let message = "`preload.space` must be a whole number of bytes with a unit";
         refuse(message, "for instance `13Gi`");
@@ -81,7 +82,7 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<PreloadRul
             None => PreloadSource::Release,
         },
         runner: runner.clone(),
-        space: space.as_deref().and_then(bytes),
+        space: space.as_deref().and_then(bytes::parse),
         timeout: timeout.map_or(TIMEOUT, |timeout| timeout.0),
     })
 }
