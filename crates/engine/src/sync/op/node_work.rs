@@ -18,7 +18,7 @@ use crate::sync::{
     report::{Failure, FailureKind},
     wait::Progress,
 };
-use pleach_cluster::{ApplyOptions, Class, DeleteOptions, Propagation, ResourcePath};
+use pleach_cluster::{ApplyOptions, Class, Cluster, DeleteOptions, Propagation, ResourcePath};
 
 /// Interval between reads of a pod or Job.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -69,30 +69,14 @@ impl<'a> NodeWork<'a> {
     }
 
     /// Runs the Job of the node and waits for its end. A Job of a previous run counts, unless it
-    /// failed: then it runs again.
-    /// `input` is everything else that the Job depends on.
+    /// failed: then it runs again. `input` is everything else that the Job depends on.
     pub(super) async fn run_job(
         &mut self,
         manifest: &Manifest,
         input: Option<&str>,
     ) -> Result<(), Failure> {
-        let digest = match self.operator.desired.digests.get(manifest.id()) {
-            Some(DesiredDigest::Known(digest)) => digest.to_string(),
-            Some(DesiredDigest::Unkeyed) | None => String::new(),
-        };
-        let digest = match input {
-            Some(input) => format!("{digest} {input}"),
-            None => digest,
-        };
-        let job = job_of(
-            &manifest.value(),
-            &digest,
-            &self.step.object.name,
-            &self.uid,
-        );
-        let name = job["metadata"]["name"].as_str().unwrap_or_default();
-        let namespace = manifest.id().namespace.as_deref();
-        let id = ObjectId::new("batch", "Job", namespace, name);
+        let node = (self.step.object.name.as_str(), self.uid.as_str());
+        let (id, job) = self.operator.job_on(node, manifest, input);
         let options = ApplyOptions {
             secret: manifest.is_secret(),
             ..ApplyOptions::new(&self.operator.manager)
@@ -140,8 +124,7 @@ impl<'a> NodeWork<'a> {
         id: &ObjectId,
     ) -> Result<Option<Value>, Failure> {
         let cluster = self.operator.cluster_for(self.step, self.started);
-        let read = cluster.get_id(path, id).await;
-        read.map_err(|error| failure(&error))
+        read(&cluster, path, id).await
     }
 
     pub(super) async fn create(
@@ -152,11 +135,7 @@ impl<'a> NodeWork<'a> {
         options: &ApplyOptions<'_>,
     ) -> Result<(), Failure> {
         let cluster = self.operator.cluster_for(self.step, self.started);
-        let body = Bytes::from(canonical_json(object));
-        match cluster.create(path, id, body, options).await {
-            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => Ok(()),
-            created => created.map(drop).map_err(|error| failure(&error)),
-        }
+        create(&cluster, path, id, object, options).await
     }
 
     /// Deletes our pod or Job, unless it is gone or belongs to somebody else. `started` is the begin
@@ -207,6 +186,55 @@ impl<'a> NodeWork<'a> {
     }
 }
 
-fn jobs() -> ResourcePath {
+impl Operator<'_> {
+    /// Returns the Job of a node, given by name and uid. `input` is everything else that the Job
+    /// depends on.
+    pub(super) fn job_on(
+        &self,
+        (node, uid): (&str, &str),
+        manifest: &Manifest,
+        input: Option<&str>,
+    ) -> (ObjectId, Value) {
+        let digest = match self.desired.digests.get(manifest.id()) {
+            Some(DesiredDigest::Known(digest)) => digest.to_string(),
+            Some(DesiredDigest::Unkeyed) | None => String::new(),
+        };
+        let digest = match input {
+            Some(input) => format!("{digest} {input}"),
+            None => digest,
+        };
+        let job = job_of(&manifest.value(), &digest, node, uid);
+        let name = job["metadata"]["name"].as_str().unwrap_or_default();
+        let namespace = manifest.id().namespace.as_deref();
+        (ObjectId::new("batch", "Job", namespace, name), job)
+    }
+}
+
+/// Reads an object.
+pub(super) async fn read(
+    cluster: &Cluster,
+    path: &ResourcePath,
+    id: &ObjectId,
+) -> Result<Option<Value>, Failure> {
+    let read = cluster.get_id(path, id).await;
+    read.map_err(|error| failure(&error))
+}
+
+/// Creates an object, unless it exists.
+pub(super) async fn create(
+    cluster: &Cluster,
+    path: &ResourcePath,
+    id: &ObjectId,
+    object: &Value,
+    options: &ApplyOptions<'_>,
+) -> Result<(), Failure> {
+    let body = Bytes::from(canonical_json(object));
+    match cluster.create(path, id, body, options).await {
+        Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => Ok(()),
+        created => created.map(drop).map_err(|error| failure(&error)),
+    }
+}
+
+pub(super) fn jobs() -> ResourcePath {
     ResourcePath::namespaced("batch/v1", "Job", "jobs")
 }

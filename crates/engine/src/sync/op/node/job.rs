@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use pleach_formats::nodes::{NODE_UPGRADE, job_of};
+use pleach_formats::nodes::NODE_UPGRADE;
 use pleach_formats::readiness::{Readiness, assess};
-use pleach_model::object::{DesiredDigest, ObjectId, canonical_json};
+use pleach_model::object::ObjectId;
 use serde_json::Value;
 
 use super::{End, NodeUpgrade};
 use crate::sync::{
-    op::failure,
+    op::{
+        failure,
+        node_work::{create, jobs, read},
+    },
     report::{Failure, FailureKind},
     wait::Symptoms,
 };
-use pleach_cluster::{
-    ApplyOptions, Class, DeleteOptions, Depth, Propagation, ResourcePath, Selector,
-};
+use pleach_cluster::{ApplyOptions, Class, DeleteOptions, Depth, Propagation, Selector};
 
 /// Role of a Job of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,8 @@ impl NodeUpgrade<'_> {
         let changes = role == Role::Changes;
         let node = self.node().await?;
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
-        let digest = match self.operator.desired.digests.get(manifest.id()) {
-            Some(DesiredDigest::Known(digest)) => digest.to_string(),
-            Some(DesiredDigest::Unkeyed) | None => String::new(),
-        };
-        let job = job_of(&manifest.value(), &digest, &self.step.object.name, uid);
-        let name = job["metadata"]["name"].as_str().unwrap_or_default();
-        let namespace = manifest.id().namespace.as_deref();
-        let id = ObjectId::new("batch", "Job", namespace, name);
+        let on = (self.step.object.name.as_str(), uid);
+        let (id, job) = self.operator.job_on(on, manifest, None);
         let options = ApplyOptions {
             secret: manifest.is_secret(),
             ..ApplyOptions::new(&self.operator.manager)
@@ -57,7 +51,8 @@ impl NodeUpgrade<'_> {
         loop {
             let node = self.cordoned_node().await?;
             self.seen_ready(&node);
-            let live = self.read(&id).await?;
+            let cluster = self.operator.cluster_for(self.step, self.started);
+            let live = read(&cluster, &jobs(), &id).await?;
             let Some(live) = live else {
                 if changes && self.is_done(&node)? {
                     return Ok(());
@@ -76,7 +71,7 @@ impl NodeUpgrade<'_> {
                     self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
                         .await?;
                 }
-                self.create(&id, &job, &options).await?;
+                create(&cluster, &jobs(), &id, &job, &options).await?;
                 created = true;
                 continue;
             };
@@ -146,26 +141,6 @@ impl NodeUpgrade<'_> {
         Ok(found.into_iter().next())
     }
 
-    async fn read(&self, id: &ObjectId) -> Result<Option<Value>, Failure> {
-        let cluster = self.operator.cluster_for(self.step, self.started);
-        let read = cluster.get_id(&jobs(), id).await;
-        read.map_err(|error| failure(&error))
-    }
-
-    async fn create(
-        &self,
-        id: &ObjectId,
-        job: &Value,
-        options: &ApplyOptions<'_>,
-    ) -> Result<(), Failure> {
-        let cluster = self.operator.cluster_for(self.step, self.started);
-        let body = Bytes::from(canonical_json(job));
-        match cluster.create(&jobs(), id, body, options).await {
-            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => Ok(()),
-            created => created.map(drop).map_err(|error| failure(&error)),
-        }
-    }
-
     /// Deletes a Job that failed or cannot start.
     async fn delete(&self, id: &ObjectId, live: &Value) -> Result<(), Failure> {
         let cluster = self.operator.cluster_for(self.step, self.started);
@@ -180,8 +155,4 @@ impl NodeUpgrade<'_> {
             deleted => deleted.map(drop).map_err(|error| failure(&error)),
         }
     }
-}
-
-fn jobs() -> ResourcePath {
-    ResourcePath::namespaced("batch/v1", "Job", "jobs")
 }
