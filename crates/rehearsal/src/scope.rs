@@ -77,7 +77,7 @@ impl Touched {
 pub enum Extent {
     /// All objects.
     Everywhere,
-    /// Those in the touched namespaces.
+    /// Objects in the touched namespaces.
     InNamespaces,
     /// None.
     Nowhere,

@@ -245,7 +245,7 @@ pub struct NodeCleanup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CleanupImages {
-    /// Those that only the replaced version used.
+    /// Images that only the replaced version used.
     Former,
 }
 
