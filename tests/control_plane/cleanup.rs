@@ -1,40 +1,19 @@
 //! Removal of images from simulated nodes at the end of an upgrade.
 
-use std::io::Write as _;
-use std::process::Stdio;
-
 use pleach_testkit::faults::{Kind, Moment, Seen};
 
 use crate::fleet::Fleet;
+use crate::kill;
+use crate::pool::{admin, await_ready, join};
 use crate::samples::BUNDLE;
 use crate::stages::nodes as plane;
-use crate::{kill, kubectl};
 
 const POOL: &str = "pool-clean";
 
-#[track_caller]
-fn admin(args: &[&str]) -> String {
-    let output = kubectl::run(plane().kubeconfig(), args);
-    assert!(output.status.success(), "kubectl {args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 fn create_nodes() {
-    let node = |number: usize| {
-        format!(
-            "apiVersion: v1\nkind: Node\nmetadata: {{name: {POOL}-{number}, labels: {{pool: {POOL}}}}}\nspec: {{taints: [{{key: pool, value: {POOL}, effect: NoSchedule}}]}}\n"
-        )
-    };
-    let nodes = format!("{}---\n{}", node(0), node(1));
-    let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
-    let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
-    let mut input = create.stdin.take().unwrap();
-    input.write_all(nodes.as_bytes()).unwrap();
-    drop(input);
-    assert!(create.wait().unwrap().success());
-    let selector = format!("pool={POOL}");
-    let ready = ["wait", "--for=condition=Ready", "node", "--timeout=30s"];
-    admin(&[&ready[..], &["-l", &selector]].concat());
+    join(POOL, 0, "");
+    join(POOL, 1, "");
+    await_ready(POOL);
 }
 
 /// Returns a workload without pods.

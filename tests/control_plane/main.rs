@@ -76,6 +76,7 @@ mod plan_files;
 mod plane;
 mod platform;
 mod policy;
+mod pool;
 mod preload;
 mod previews;
 mod prune;

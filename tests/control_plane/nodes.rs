@@ -2,8 +2,6 @@
 //! thread plays what the Jobs do with their nodes.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, ScopedJoinHandle};
@@ -14,6 +12,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Run, object_writes};
+use crate::pool::{self, admin};
 use crate::samples::BUNDLE;
 use crate::stages::nodes as plane;
 use crate::{kill, kubectl};
@@ -36,15 +35,7 @@ impl Nodes {
             };
             join(pool, number, role);
         }
-        let selector = format!("pool={pool}");
-        let ready = [
-            "wait",
-            "--for=condition=Ready",
-            "node",
-            "--timeout=30s",
-            "-l",
-        ];
-        admin(&[&ready[..], &[&selector]].concat());
+        pool::await_ready(pool);
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let kubelets = std::thread::spawn(move || {
@@ -105,24 +96,9 @@ impl Drop for Nodes {
     }
 }
 
-/// Creates a node that only pods of the pool tolerate, at version v1.
+/// Creates a node at version v1.
 fn join(pool: &str, number: usize, role: &str) {
-    let node = format!(
-        "apiVersion: v1\nkind: Node\nmetadata: {{name: {pool}-{number}, labels: {{pool: {pool}, role: {role}, version: v1}}}}\nspec: {{taints: [{{key: pool, value: {pool}, effect: NoSchedule}}]}}\n"
-    );
-    let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
-    let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
-    let mut input = create.stdin.take().unwrap();
-    input.write_all(node.as_bytes()).unwrap();
-    drop(input);
-    assert!(create.wait().unwrap().success());
-}
-
-#[track_caller]
-fn admin(args: &[&str]) -> String {
-    let output = kubectl::run(plane().kubeconfig(), args);
-    assert!(output.status.success(), "kubectl {args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    pool::join(pool, number, &format!(", role: {role}, version: v1"));
 }
 
 /// Sets the version of each node whose Job is complete, once for each Job.

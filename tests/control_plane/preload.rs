@@ -1,7 +1,5 @@
 //! Preloading of images on simulated nodes. A thread plays what kubelets do with the pods.
 
-use std::io::Write as _;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,6 +9,7 @@ use pleach_testkit::faults::{Kind, Moment, Seen};
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
+use crate::pool::{admin, await_ready, join};
 use crate::samples::BUNDLE;
 use crate::stages::nodes as plane;
 use crate::{kill, kubectl};
@@ -27,21 +26,9 @@ struct Nodes {
 
 impl Nodes {
     fn start(pool: &'static str) -> Self {
-        let node = |number: usize| {
-            format!(
-                "apiVersion: v1\nkind: Node\nmetadata: {{name: {pool}-{number}, labels: {{pool: {pool}}}}}\nspec: {{taints: [{{key: pool, value: {pool}, effect: NoSchedule}}]}}\n"
-            )
-        };
-        let nodes = format!("{}---\n{}", node(0), node(1));
-        let mut create = kubectl::command(plane().kubeconfig(), &["create", "-f", "-"]);
-        let mut create = create.stdin(Stdio::piped()).spawn().unwrap();
-        let mut input = create.stdin.take().unwrap();
-        input.write_all(nodes.as_bytes()).unwrap();
-        drop(input);
-        assert!(create.wait().unwrap().success());
-        let selector = format!("pool={pool}");
-        let ready = ["wait", "--for=condition=Ready", "node", "--timeout=30s"];
-        admin(&[&ready[..], &["-l", &selector]].concat());
+        join(pool, 0, "");
+        join(pool, 1, "");
+        await_ready(pool);
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let kubelets = std::thread::spawn(move || {
@@ -86,13 +73,6 @@ impl Drop for Nodes {
             drop(kubelets.join());
         }
     }
-}
-
-#[track_caller]
-fn admin(args: &[&str]) -> String {
-    let output = kubectl::run(plane().kubeconfig(), args);
-    assert!(output.status.success(), "kubectl {args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Ends the pods of a pool. The image `app:absent` cannot be pulled.

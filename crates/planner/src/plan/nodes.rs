@@ -65,28 +65,41 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
             leave(ctx, draft, stage);
             continue;
         }
-        match ctx.observed.nodes.get(stage.stage.as_str()) {
-            None => {
-                let message = format!(
-                    "stage {}: nodes were not read and are not shown",
-                    stage.stage
-                );
-                let finding = Finding::note(Kind::Cluster, "nodes-not-read", message);
-                draft.findings.push(finding.at(stage.origin.clone()));
-            }
-            Some(ObservedNodes::Unknown(why)) => {
-                let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
-                draft.findings.push(
-                    Finding::error(Kind::Cluster, "nodes-unknown", message)
-                        .hint("docs/permissions/nodes.yaml has the permissions"),
-                );
-            }
-            Some(ObservedNodes::Read {
-                nodes,
-                pods,
-                budgets,
-                ..
-            }) => add(ctx, draft, (stage, rule), nodes, (pods, budgets)),
+        match read(ctx, stage) {
+            Ok((nodes, obstacles)) => add(ctx, draft, (stage, rule), nodes, obstacles),
+            Err(finding) => draft.findings.push(*finding),
+        }
+    }
+}
+
+/// Pods and budgets that a drain meets.
+type Met<'a> = (&'a [NodePod], &'a [Budget]);
+
+/// Returns the nodes of a stage, and what their drain meets. The error says why they are not known.
+pub(super) fn read<'a>(
+    ctx: &Ctx<'a>,
+    stage: &StageRule,
+) -> Result<(&'a [NodeState], Met<'a>), Box<Finding>> {
+    match ctx.observed.nodes.get(stage.stage.as_str()) {
+        Some(ObservedNodes::Read {
+            nodes,
+            pods,
+            budgets,
+            ..
+        }) => Ok((nodes, (pods, budgets))),
+        None => {
+            let message = format!(
+                "stage {}: nodes were not read and are not shown",
+                stage.stage
+            );
+            let finding = Finding::note(Kind::Cluster, "nodes-not-read", message);
+            Err(Box::new(finding.at(stage.origin.clone())))
+        }
+        Some(ObservedNodes::Unknown(why)) => {
+            let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
+            let finding = Finding::error(Kind::Cluster, "nodes-unknown", message);
+            let hint = "docs/permissions/nodes.yaml has the permissions";
+            Err(Box::new(finding.hint(hint)))
         }
     }
 }
@@ -116,7 +129,7 @@ fn add(
     draft: &mut Ordered,
     (stage, rule): (&StageRule, &NodesRule),
     nodes: &[NodeState],
-    (pods, budgets): (&[NodePod], &[Budget]),
+    (pods, budgets): Met<'_>,
 ) {
     let ours = ctx.desired.name.to_string();
     let is_ours = |node: &NodeState| node.is_in_work_of(&ours);

@@ -2,9 +2,8 @@
 
 use super::draft::Ctx;
 use super::model::{Desired, Op, Precondition, StepId};
-use super::nodes::{Pause, in_batches, named};
+use super::nodes::{Pause, in_batches, named, read};
 use super::phases::Ordered;
-use crate::observe::ObservedNodes;
 use pleach_formats::nodes::NodeState;
 use pleach_formats::preload::{IMAGE_VOLUMES, Images, PreloadRule, PreloadSource, Preloading};
 use pleach_formats::sequence::StageRule;
@@ -52,23 +51,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
             draft.findings.push(finding.at(stage.origin.clone()));
             continue;
         }
-        match ctx.observed.nodes.get(stage.stage.as_str()) {
-            None => {
-                let message = format!(
-                    "stage {}: nodes were not read and are not shown",
-                    stage.stage
-                );
-                let finding = Finding::note(Kind::Cluster, "nodes-not-read", message);
-                draft.findings.push(finding.at(stage.origin.clone()));
-            }
-            Some(ObservedNodes::Unknown(why)) => {
-                let message = format!("stage {}: the nodes cannot be read: {why}", stage.stage);
-                draft.findings.push(
-                    Finding::error(Kind::Cluster, "nodes-unknown", message)
-                        .hint("docs/permissions/nodes.yaml has the permissions"),
-                );
-            }
-            Some(ObservedNodes::Read { nodes, .. }) => add(ctx, draft, (stage, rule), nodes),
+        match read(ctx, stage) {
+            Ok((nodes, _)) => add(ctx, draft, (stage, rule), nodes),
+            Err(finding) => draft.findings.push(*finding),
         }
     }
 }
