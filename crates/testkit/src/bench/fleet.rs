@@ -1,6 +1,7 @@
 //! Benchmark of one controller with many releases: first sync, restart, an unrelated commit, and
 //! idle.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -19,7 +20,7 @@ use crate::kubectl::Kubectl;
 use crate::proof;
 use crate::repository::TestRepo;
 
-const ENVIRONMENT: &str = "fleet";
+pub(super) const ENVIRONMENT: &str = "fleet";
 /// Number of namespaces of the releases.
 const NAMESPACES: usize = 20;
 /// Time-out of a phase.
@@ -178,18 +179,19 @@ pub async fn measure(
     Ok(phases)
 }
 
-struct Fleet {
-    repo: TestRepo,
+/// A repository of many releases and the control plane for them.
+pub(super) struct Fleet {
+    pub(super) repo: TestRepo,
     releases: usize,
     pleach: PathBuf,
     home: tempfile::TempDir,
     cluster: String,
     server: Server,
-    plane: ControlPlane,
+    pub(super) plane: ControlPlane,
 }
 
 impl Fleet {
-    async fn start(pleach: &Path, releases: usize) -> anyhow::Result<Self> {
+    pub(super) async fn start(pleach: &Path, releases: usize) -> anyhow::Result<Self> {
         let plane = ControlPlane::start(Options {
             binaries: binaries(),
             controllers: false,
@@ -227,7 +229,7 @@ impl Fleet {
         })
     }
 
-    fn commit(&self, interval: &str) -> anyhow::Result<()> {
+    pub(super) fn commit(&self, interval: &str) -> anyhow::Result<()> {
         let releases: Vec<String> = (0..self.releases)
             .map(|number| {
                 let namespace = number % NAMESPACES;
@@ -254,25 +256,62 @@ impl Fleet {
 
     fn run(&self) -> anyhow::Result<Running> {
         Running::start(
-            Command::new(&self.pleach)
-                .env_clear()
-                .env("HOME", self.home.path())
-                .env("GIT_CONFIG_GLOBAL", "/dev/null")
-                .env("GIT_CONFIG_SYSTEM", "/dev/null")
-                .arg("--kubeconfig")
-                .arg(self.plane.kubeconfig())
+            self.pleach()
                 .arg("--repo")
                 .arg(self.repo.path())
                 .args(["run", ENVIRONMENT, "--listen", "127.0.0.1:0"])
                 .args(["--metrics-listen", "127.0.0.1:0", "--webhook-secret-file"])
-                .arg(self.home.path().join("secret"))
-                .current_dir(self.home.path()),
+                .arg(self.home.path().join("secret")),
             &self.home.path().join("loop.log"),
+            ["webhooks", "metrics"],
         )
     }
 
+    /// Starts the controller with its page, if `has_page`.
+    pub(super) fn run_with_page(&self, has_page: bool) -> anyhow::Result<Running> {
+        let (cluster, url) = (&self.cluster, self.repo.path().display());
+        let kubeconfig = self.plane.kubeconfig().display();
+        let page = if has_page {
+            "ui: {listen: '127.0.0.1:0'}\n"
+        } else {
+            ""
+        };
+        let text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nmetrics: {{listen: '127.0.0.1:0'}}\n{page}repositories:\n\
+             - name: fleet\n  url: {url}\n  environments:\n  - name: {ENVIRONMENT}\n    branch: env/{ENVIRONMENT}\n    allow: all\n    \
+             cluster: {{id: {cluster}, kubeconfigFile: {kubeconfig}}}\n"
+        );
+        let file = self.home.path().join("controller.yaml");
+        #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
+        std::fs::write(&file, text)?;
+        let addresses: &[&str] = if has_page {
+            &["metrics", "page"]
+        } else {
+            &["metrics"]
+        };
+        Running::start(
+            self.pleach().args(["run", "--config"]).arg(file),
+            &self.home.path().join("loop.log"),
+            addresses.iter().copied(),
+        )
+    }
+
+    /// Returns the command of pleach with this cluster.
+    fn pleach(&self) -> Command {
+        let mut command = Command::new(&self.pleach);
+        command
+            .env_clear()
+            .env("HOME", self.home.path())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .arg("--kubeconfig")
+            .arg(self.plane.kubeconfig())
+            .current_dir(self.home.path());
+        command
+    }
+
     /// Waits until all releases are in sync.
-    async fn synced(&self, running: &Running) -> anyhow::Result<()> {
+    pub(super) async fn synced(&self, running: &Running) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             let metrics = running.metrics()?;
@@ -300,7 +339,7 @@ impl Fleet {
         act: impl AsyncFnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Phase> {
         let log = AuditLog::new(self.plane.audit_log()).from_here()?;
-        let process = Process::of(running.child.id());
+        let process = running.process();
         // The start of the process is part of the phase.
         let (begun, cpu) = match begins {
             Begins::WithIt => (running.started, Duration::ZERO),
@@ -333,11 +372,11 @@ impl Fleet {
 }
 
 /// Running controller.
-struct Running {
+pub(super) struct Running {
     child: Child,
     started: Instant,
-    hooks: String,
-    metrics: String,
+    /// Addresses of its listeners, by name.
+    addresses: BTreeMap<&'static str, String>,
 }
 
 impl Drop for Running {
@@ -348,7 +387,12 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+    /// Starts the controller, and waits until it has printed the addresses with these names.
+    fn start(
+        command: &mut Command,
+        log: &Path,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> anyhow::Result<Self> {
         let started = Instant::now();
         let errors = std::fs::File::create(log)?;
         let mut child = command
@@ -359,35 +403,43 @@ impl Running {
             .context("failed to start the loop")?;
         let output = child.stdout.take().context("the loop has no output")?;
         let mut lines = BufReader::new(output).lines();
-        let mut address = |start: &str| -> anyhow::Result<String> {
+        let mut addresses = BTreeMap::new();
+        for name in names {
             let line = lines.next().context("the controller printed nothing")??;
-            let address = line.strip_prefix(start);
-            Ok(address.with_context(|| line.clone())?.to_owned())
-        };
-        let hooks = address("webhooks: http://")?;
-        let metrics = address("metrics: http://")?;
+            let address = line.strip_prefix(&format!("{name}: http://"));
+            addresses.insert(name, address.with_context(|| line.clone())?.to_owned());
+        }
         Ok(Self {
             child,
             started,
-            hooks,
-            metrics,
+            addresses,
         })
     }
 
-    fn metrics(&self) -> anyhow::Result<String> {
-        ask(&self.metrics, "GET /metrics HTTP/1.1\r\n")
+    /// Returns the address of a listener.
+    pub(super) fn address(&self, name: &str) -> anyhow::Result<&str> {
+        let address = self.addresses.get(name);
+        Ok(address.with_context(|| format!("there is no listener for {name}"))?)
+    }
+
+    pub(super) fn metrics(&self) -> anyhow::Result<String> {
+        ask(self.address("metrics")?, "GET /metrics HTTP/1.1\r\n")
+    }
+
+    pub(super) fn process(&self) -> Process {
+        Process::of(self.child.id())
     }
 
     fn pushed(&self) -> anyhow::Result<()> {
         let head = format!(
             "POST /hooks/gitlab HTTP/1.1\r\nx-gitlab-event: Push Hook\r\nx-gitlab-token: {SECRET}\r\n"
         );
-        let answer = ask(&self.hooks, &head)?;
+        let answer = ask(self.address("webhooks")?, &head)?;
         ensure!(answer.starts_with("HTTP/1.1 202"), "{answer}");
         Ok(())
     }
 
-    fn stop(mut self) -> anyhow::Result<()> {
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
         let process = self.child.id().to_string();
         Command::new("kill")
             .args(["-s", "TERM", &process])
@@ -404,7 +456,7 @@ impl Running {
 }
 
 /// Sends one request and returns the whole answer.
-fn ask(address: &str, head: &str) -> anyhow::Result<String> {
+pub(super) fn ask(address: &str, head: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let request =

@@ -1,7 +1,7 @@
 //! Measures pleach and kubectl with the same workload: `make bench`.
 //!
 //! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`. `--loop N`
-//! measures only the controller, with N releases.
+//! measures only the controller, and `--page N` only its page, with N releases.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use pleach_testkit::bench::{self, Options, fleet};
+use pleach_testkit::bench::{self, Options, fleet, page};
 
 /// Duration of the idle phase.
 const STANDS: Duration = Duration::from_mins(2);
@@ -29,7 +29,7 @@ fn run() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut pleach = program.with_file_name("pleach");
     let (mut quick, mut json, mut rounds, mut only) = (false, false, None, None);
-    let mut releases = None;
+    let (mut releases, mut readable) = (None, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -49,16 +49,22 @@ fn run() -> anyhow::Result<()> {
             "--rounds" => rounds = Some(value()?.parse().context("--rounds needs a number")?),
             "--only" => only = Some(value()?),
             "--loop" => releases = Some(value()?.parse().context("--loop needs a number")?),
+            "--page" => readable = Some(value()?.parse().context("--page needs a number")?),
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --pleach FILE"
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --pleach FILE"
             ),
         }
     }
     let pleach = found_from_anywhere(&pleach)?;
     let runtime = tokio::runtime::Runtime::new()?;
+    let report_line = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
+    if let Some(releases) = readable {
+        let targets = runtime.block_on(page::measure(&pleach, releases, report_line))?;
+        write!(std::io::stdout(), "{}", page::text(releases, &targets))?;
+        return Ok(());
+    }
     if let Some(releases) = releases {
-        let report_line = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
         let stands = if quick { STANDS / 12 } else { STANDS };
         let measuring = fleet::measure(&pleach, releases, stands, report_line);
         let phases = runtime.block_on(measuring)?;
@@ -76,9 +82,7 @@ fn run() -> anyhow::Result<()> {
             .workloads
             .retain(|workload| workload.to_string().contains(&only));
     }
-    let report = runtime.block_on(bench::run(&options, |what| {
-        drop(writeln!(std::io::stderr(), "{what}"));
-    }))?;
+    let report = runtime.block_on(bench::run(&options, report_line))?;
     let mut out = std::io::stdout();
     if json {
         writeln!(out, "{:#}", report.json())?;
