@@ -117,7 +117,9 @@ BENCH ?=
 
 bench: tools-bench controlplane ## Measure pleach and kubectl on the same work (half an hour); BENCH=--quick is short
 	cargo build --release --bin pleach
-	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" $(BENCH)
+	engines=target/engines/pleach-engines; [[ -x $$engines ]] && engines=(--engines $$engines) || engines=(); \
+	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" \
+		"$${engines[@]}" $(BENCH)
 
 dist: tools-dist ## Build the artifacts of a release into dist/, from a clean commit
 	@[[ -z "$${COSIGN_KEY:-}" ]] || export COSIGN_KEY=$$(realpath -- "$$COSIGN_KEY"); \

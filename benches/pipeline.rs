@@ -1,17 +1,21 @@
-//! How long parse, render, diff and plan take per object, without a cluster:
-//! `cargo bench`. Criterion prints objects per second.
+//! How long parse, render, diff and plan take per object, and the decryption of a file per value,
+//! without a cluster: `cargo bench`. Criterion prints objects or values per second.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot start may panic")]
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
+use std::path::Path;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use pleach_config::ResolvedEnvironment;
 use pleach_fields::diff::{fields::Scope, masking::Masker, ownership};
+use pleach_files::age_keys::AgeKeys;
 use pleach_formats::{policy::PrunePolicy, versions::VersionPolicy};
+use pleach_model::data_keys::{DataKey, DataKeys, Recipient};
 use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
 use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::{DesiredDigest, Digest, DigestKey, ObjectId, annotations, yaml};
@@ -386,5 +390,45 @@ fn diff(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, parse, render, plan, diff);
+/// A data key that is known already.
+struct Unwrapped(DataKey);
+
+impl DataKeys for Unwrapped {
+    fn data_key(&self, _: &[Recipient]) -> Result<DataKey, Vec<String>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Unwraps the data key of a file and stores it.
+struct Unwrapping {
+    keys: AgeKeys,
+    key: RefCell<Option<DataKey>>,
+}
+
+impl DataKeys for Unwrapping {
+    fn data_key(&self, recipients: &[Recipient]) -> Result<DataKey, Vec<String>> {
+        let key = self.keys.data_key(recipients)?;
+        self.key.replace(Some(key.clone()));
+        Ok(key)
+    }
+}
+
+fn decrypt(c: &mut Criterion) {
+    let text = include_str!("../tests/fixtures/sops/large.yaml");
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sops/keys.txt");
+    let unwrapping = Unwrapping {
+        keys: AgeKeys::of_file(Path::new(keys)),
+        key: RefCell::default(),
+    };
+    pleach_sops::open("large.yaml", text, &unwrapping).unwrap();
+    let unwrapped = Unwrapped(unwrapping.key.take().unwrap());
+    let mut group = c.benchmark_group("decrypt");
+    group.throughput(Throughput::Elements(100));
+    group.bench_function("after the key is unwrapped", |b| {
+        b.iter(|| pleach_sops::open("large.yaml", black_box(text), &unwrapped).unwrap());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, parse, render, plan, diff, decrypt);
 criterion_main!(benches);

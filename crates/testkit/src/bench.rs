@@ -23,6 +23,8 @@ use workload::{Content, Workload};
 pub struct Options {
     /// Path of pleach.
     pub pleach: PathBuf,
+    /// Path of pleach-engines. Charts are not rendered without it.
+    pub engines: Option<PathBuf>,
     /// Workloads.
     pub workloads: Vec<Workload>,
     /// Number of repetitions.
@@ -51,6 +53,7 @@ impl Options {
         }
         Self {
             pleach,
+            engines: None,
             workloads,
             rounds: 3,
             largest_diff: 1000,
@@ -63,6 +66,7 @@ impl Options {
     pub fn quick(pleach: PathBuf) -> Self {
         Self {
             pleach,
+            engines: None,
             workloads: vec![Workload {
                 foreign: 50,
                 ..Workload::new(Content::Mixed, 300)
@@ -79,7 +83,12 @@ impl Options {
 pub async fn run(options: &Options, mut report_line: impl FnMut(&str)) -> anyhow::Result<Report> {
     let mut report = Report::new(measure::machine(), options.rounds);
     report_line("local runs: start, render and preview");
-    report.local = local::measure(&options.pleach, options.templated, options.releases)?;
+    report.local = local::measure(
+        &options.pleach,
+        options.engines.as_deref(),
+        options.templated,
+        options.releases,
+    )?;
     for workload in &options.workloads {
         report_line(&format!("{workload}: a control plane is started"));
         let arena = Arena::start(&options.pleach, *workload).await?;

@@ -20,11 +20,18 @@ pub struct LocalRuns {
     pub runs: Vec<Usage>,
     /// Limit in milliseconds.
     pub limit: u64,
+    /// Limit of memory in MiB, of this process and of those it starts.
+    pub limit_mib: Option<u64>,
 }
 
-/// Measures the startup of the program, and complete runs of render and preview.
+/// Number of templates of the measured chart.
+const TEMPLATES: usize = 50;
+
+/// Measures the startup of the program, and complete runs of render and preview. Charts are rendered
+/// only with `engines`.
 pub(super) fn measure(
     pleach: &Path,
+    engines: Option<&Path>,
     objects: usize,
     releases: usize,
 ) -> anyhow::Result<Vec<LocalRuns>> {
@@ -33,29 +40,43 @@ pub(super) fn measure(
     let templates = repository(workload.templates())?;
     let looped = repository(vec![workload.looped()])?;
     let fleet = fleet(releases)?;
+    let chart = chart(TEMPLATES)?;
+    let rendered_chart = engines.is_some().then(|| {
+        (
+            format!("render of a chart of {TEMPLATES} templates, twice"),
+            &chart,
+            &["render", "bench"][..],
+            150,
+            Some(64),
+        )
+    });
     [
-        ("version".to_owned(), &empty, &["version"][..], 10),
+        ("version".to_owned(), &empty, &["version"][..], 10, None),
         (
             format!("render of {objects} objects, a template per application"),
             &templates,
             &["render", "bench"],
             500,
+            None,
         ),
         (
             format!("render of {objects} objects, one template with a loop"),
             &looped,
             &["render", "bench"],
             500,
+            None,
         ),
         (
             format!("preview of {releases} releases, one of them changed"),
             &fleet,
             &["preview", "--base", "main", "--head", "change"],
             1_000,
+            None,
         ),
     ]
     .into_iter()
-    .map(|(what, repository, args, limit)| {
+    .chain(rendered_chart)
+    .map(|(what, repository, args, limit, limit_mib)| {
         let output = tempfile::NamedTempFile::new()?;
         let runs = (0..RUNS).map(|_| {
             let mut command = Command::new(pleach);
@@ -64,6 +85,7 @@ pub(super) fn measure(
                 .env("PATH", "/usr/bin:/bin")
                 .env("NO_COLOR", "1")
                 .current_dir(repository.path())
+                .envs(engines.map(|path| ("PLEACH_ENGINES", path)))
                 .args(args);
             measure::run(&mut command, output.path(), &[0])
         });
@@ -71,10 +93,59 @@ pub(super) fn measure(
             what,
             runs: runs.collect::<anyhow::Result<_>>()?,
             limit,
+            limit_mib,
         })
     })
     .collect()
 }
+
+/// Creates an environment with one chart. Each template makes a ConfigMap from its values.
+fn chart(templates: usize) -> anyhow::Result<TestRepo> {
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+    let folder = "manifests/app/charts/app";
+    let mut files = vec![
+        (
+            "pleach.yaml".to_owned(),
+            format!("{header}: Repository\nid: bench\n"),
+        ),
+        (
+            "environments/bench.yaml".to_owned(),
+            format!("{header}: Environment\nreleases: [{{bundle: app, namespace: app}}]\n"),
+        ),
+        (
+            "manifests/app/bundle.yaml".to_owned(),
+            format!("{header}: Bundle\ncharts: [{{path: charts/app}}]\nvalues: {{level: info}}\n"),
+        ),
+        (
+            format!("{folder}/Chart.yaml"),
+            "apiVersion: v2\nname: app\nversion: 1.0.0\n".to_owned(),
+        ),
+        (
+            format!("{folder}/values.yaml"),
+            "level: debug\ncolors: [red, green, blue]\n".to_owned(),
+        ),
+    ];
+    files.extend((0..templates).map(|number| {
+        let text = TEMPLATE.replace("NUMBER", &number.to_string());
+        (format!("{folder}/templates/app-{number}.yaml"), text)
+    }));
+    let repository = TestRepo::new(files)?;
+    repository.commit("start")?;
+    Ok(repository)
+}
+
+const TEMPLATE: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .Release.Name }}-NUMBER
+  labels: {app: {{ .Chart.Name }}, version: {{ .Chart.Version | quote }}}
+data:
+  level: {{ .Values.level | upper | quote }}
+  {{- range $index, $color := .Values.colors }}
+  color-{{ $index }}: {{ $color | quote }}
+  {{- end }}
+";
 
 /// Creates an environment with many releases, each with its own bundle, and a branch that changes
 /// one of them.

@@ -337,10 +337,15 @@ fn local_target(local: &LocalRuns) -> Option<Target> {
             .collect(),
     )?;
     let milliseconds = wall * 1000.0;
+    let peak = local.runs.iter().map(|run| run.peak_kib).max()? / 1024;
+    let memory = local.limit_mib.map_or_else(String::new, |limit| {
+        format!(", {peak} MiB (at most {limit})")
+    });
     Some(Target {
-        met: wall < Duration::from_millis(local.limit).as_secs_f64(),
+        met: wall < Duration::from_millis(local.limit).as_secs_f64()
+            && local.limit_mib.is_none_or(|limit| peak <= limit),
         text: format!(
-            "{}: {milliseconds:.0} ms (less than {})",
+            "{}: {milliseconds:.0} ms (less than {}){memory}",
             local.what, local.limit
         ),
     })

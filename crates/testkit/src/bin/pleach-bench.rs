@@ -1,7 +1,8 @@
 //! Measures pleach and kubectl with the same workload: `make bench`.
 //!
-//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`. `--loop N`
-//! measures only the controller, and `--page N` only its page, with N releases.
+//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`,
+//! `--engines FILE`. `--loop N` measures only the controller, and `--page N` only its page, with N
+//! releases.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ fn run() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut pleach = program.with_file_name("pleach");
     let (mut quick, mut json, mut rounds, mut only) = (false, false, None, None);
+    let mut engines = None;
     let (mut releases, mut readable) = (None, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -50,9 +52,10 @@ fn run() -> anyhow::Result<()> {
             "--only" => only = Some(value()?),
             "--loop" => releases = Some(value()?.parse().context("--loop needs a number")?),
             "--page" => readable = Some(value()?.parse().context("--page needs a number")?),
+            "--engines" => engines = Some(PathBuf::from(value()?)),
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --pleach FILE"
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --pleach FILE, --engines FILE"
             ),
         }
     }
@@ -76,6 +79,7 @@ fn run() -> anyhow::Result<()> {
     } else {
         Options::full(pleach)
     };
+    options.engines = engines.as_deref().map(found_from_anywhere).transpose()?;
     options.rounds = rounds.unwrap_or(options.rounds);
     if let Some(only) = only {
         options
