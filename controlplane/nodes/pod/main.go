@@ -3,6 +3,7 @@
 //	pod               sleeps until a signal
 //	pod serve :8080   answers every HTTP request with 200
 //	pod exit 1        ends with this exit code
+//	pod stay          ignores SIGTERM
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -29,6 +31,12 @@ func main() {
 	}
 	// The first process of a pod inherits orphans; the kernel reaps them.
 	signal.Ignore(syscall.SIGCHLD)
+	if len(args) == 1 && args[0] == "stay" {
+		signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
+		for {
+			time.Sleep(time.Hour)
+		}
+	}
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM)
 	<-end

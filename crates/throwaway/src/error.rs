@@ -54,6 +54,9 @@ pub enum ThrowawayError {
     /// Real nodes need memory and processors of this machine.
     #[error("a control plane can have at most {0} real nodes")]
     TooManyNodes(usize),
+    /// The node does not exist, or kwok simulates it.
+    #[error("there is no real node {0}")]
+    NoNode(u8),
     /// The control groups of a node could not be made.
     #[error("failed to make the control group {}", path.display())]
     MakeControlGroup {

@@ -120,6 +120,8 @@ pub enum Component {
     Etcd,
     /// Serves the API.
     ApiServer,
+    /// Runs the pods of a real node, by the number of the node.
+    Kubelet(u8),
 }
 
 /// Running control plane. Dropping it ends it.
@@ -181,8 +183,27 @@ impl ControlPlane {
 
     /// Kills a component without a shutdown and restarts it. Does not wait until it is ready.
     pub fn restart(&self, component: Component) -> Result<(), ThrowawayError> {
+        self.kill(component)?;
+        self.start_again(component)
+    }
+
+    /// Kills a component without a shutdown, and waits until it has ended.
+    pub fn kill(&self, component: Component) -> Result<(), ThrowawayError> {
+        let (name, _) = self.program(component)?;
+        self.processes.kill(name);
+        Ok(())
+    }
+
+    /// Starts a component that was killed. Does not wait until it is ready.
+    pub fn start_again(&self, component: Component) -> Result<(), ThrowawayError> {
+        let (name, command) = self.program(component)?;
+        start_process(&self.processes, &self.folder, name, command)
+    }
+
+    /// Returns the name and the command line of a component.
+    fn program(&self, component: Component) -> Result<(&'static str, Command), ThrowawayError> {
         let (programs, path) = (&self.programs, self.folder.path());
-        let (name, command) = match component {
+        Ok(match component {
             Component::Etcd => ("etcd", components::etcd(&programs.etcd, path)),
             Component::ApiServer => (
                 "kube-apiserver",
@@ -193,9 +214,13 @@ impl ControlPlane {
                     self.copy.as_ref(),
                 ),
             ),
-        };
-        self.processes.kill(name);
-        start_process(&self.processes, &self.folder, name, command)
+            Component::Kubelet(number) => {
+                let programs = programs.nodes.as_ref();
+                let program = programs.and_then(|programs| nodes::kubelet(programs, number, path));
+                let program = program.ok_or(ThrowawayError::NoNode(number))?;
+                (program.name, program.command)
+            }
+        })
     }
 
     /// Returns the client of etcd.

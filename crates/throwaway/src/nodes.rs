@@ -97,17 +97,29 @@ pub(super) fn programs(
     ])
 }
 
+/// Returns the kubelet of a node that [`programs`] prepared. `None` if there is no such node.
+pub(super) fn kubelet(programs: &Programs, number: u8, control_plane: &Path) -> Option<Named> {
+    let (_, name) = *NAMES.get(usize::from(number))?;
+    let node = Node::of(number);
+    let command = node.kubelet(&programs.kubelet, control_plane);
+    node.folder.exists().then_some(Named { name, command })
+}
+
 impl Node {
-    fn create(number: u8) -> Result<Self, ThrowawayError> {
+    fn of(number: u8) -> Self {
         let temporary = std::env::temp_dir();
         let name = format!("node-{number}");
-        let node = Self {
+        Self {
             subnet: 160 + number,
             folder: temporary.join(&name),
             address: Ipv4Addr::new(10, 250, 143, 10 + number),
             group: Path::new(temporary.file_name().unwrap_or_default()).join(&name),
             name,
-        };
+        }
+    }
+
+    fn create(number: u8) -> Result<Self, ThrowawayError> {
+        let node = Self::of(number);
         let networks = node.folder.join("networks");
         fs::create_dir_all(&networks).map_err(ThrowawayError::CreateFolder)?;
         node.write("containerd.toml", &node.containerd_configuration())?;
