@@ -521,14 +521,15 @@ fn a_lost_server_a_lost_node_and_a_new_commit_in_the_middle_delay_a_change() {
         node,
         "--timeout=30s",
     ]);
-    // The server answers nothing for a while, as during a restart.
+    // The server answers nothing for a while, as during a restart. A holder that cannot renew its Lease
+    // for ten seconds does not count on it any more.
     let server = fleet.server();
     let proxy = FaultProxy::start(&server).unwrap();
     let lost: Arc<OnceLock<Instant>> = Arc::default();
     let begin = Arc::clone(&lost);
     let is_lost = move |_: &Seen| {
         let since = lost.get().map(Instant::elapsed);
-        since.is_some_and(|since| since < Duration::from_secs(3))
+        since.is_some_and(|since| since < Duration::from_secs(12))
     };
     proxy.add(Rule::on(is_lost, Fault::Drop));
     let begins = Fault::hook(Moment::AfterAnswer, move || {

@@ -31,7 +31,7 @@ use pleach_cluster::{
 };
 use pleach_engine::stop::Cause;
 use pleach_engine::{
-    lease::{Lease, Patience, Peers, Terms, leases},
+    lease::{Lease, NodesInChange, Patience, Peers, Terms, leases},
     stop::Stop,
     words,
 };
@@ -202,6 +202,7 @@ impl Replica {
             limit: Duration::ZERO,
             stop: &stop,
             peers: &Peers::default(),
+            nodes: &NodesInChange::default(),
         };
         let id = self.id(name);
         let lease_identity = &self.shared.lease_identity;

@@ -8,6 +8,9 @@
 //! *changed* for the duration of the Lease. Our own monotonic clock measures that, so clocks of two
 //! machines are never compared. A holder that could not renew for two thirds of the duration stops
 //! by itself, before another client is allowed to take over.
+//!
+//! While a node is in its change, the holder waits for the API server instead, because the change of
+//! a node can restart it ([`outage`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,16 +21,22 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_model::object::{ObjectId, canonical_json, managers};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+mod outage;
+
+use self::outage::{Grip, grip, is_ours};
 use super::stop::Stop;
 use crate::stop::Cause;
 use pleach_cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
     ResourcePath, Retry,
 };
+
+pub use outage::{NodeInChange, NodesInChange};
 
 /// Timing of a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,6 +196,8 @@ pub struct Patience<'a> {
     pub stop: &'a Stop,
     /// Replicas, some of which are known to be gone and not waited for.
     pub peers: &'a Peers,
+    /// Nodes in their change. Then the acquired Lease outlives an outage of the API server.
+    pub nodes: &'a NodesInChange,
 }
 
 /// A Lease that we hold. On drop, renewals stop and the Lease expires. [`Lease::release`] deletes
@@ -197,6 +208,8 @@ pub struct Lease {
     id: ObjectId,
     identity: String,
     lost: CancellationToken,
+    /// Whether the last renewal is so old that another client can take the Lease.
+    doubtful: watch::Receiver<bool>,
     renewals: JoinSet<()>,
 }
 
@@ -232,7 +245,14 @@ impl Lease {
             match create(cluster, id, identity, terms).await {
                 Ok(live) if attempted.elapsed() < terms.renew => {
                     patience.peers.forget(id);
-                    return Ok(Self::acquired(cluster, id, &live, terms, attempted));
+                    return Ok(Self::acquired(
+                        cluster,
+                        id,
+                        &live,
+                        terms,
+                        patience.nodes,
+                        attempted,
+                    ));
                 }
                 // The attempt took so long that the Lease can already count as lost. Acquire it
                 // again.
@@ -268,7 +288,14 @@ impl Lease {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => {
                             patience.peers.forget(id);
-                            return Ok(Self::acquired(cluster, id, &live, terms, attempted));
+                            return Ok(Self::acquired(
+                                cluster,
+                                id,
+                                &live,
+                                terms,
+                                patience.nodes,
+                                attempted,
+                            ));
                         }
                         // Another client was faster. Retry the first such race at once.
                         Err(error) if error.is_race() && races == 0 => {
@@ -307,10 +334,12 @@ impl Lease {
         id: &ObjectId,
         live: &Value,
         terms: Terms,
+        nodes: &NodesInChange,
         renewed: Instant,
     ) -> Self {
         let identity = text(&live["spec"]["holderIdentity"]);
         let lost = CancellationToken::new();
+        let (doubt, doubtful) = watch::channel(false);
         let mut renewals = JoinSet::new();
         renewals.spawn(keep(
             Renewal {
@@ -319,15 +348,17 @@ impl Lease {
                 identity: identity.clone(),
                 version: text(&live["metadata"]["resourceVersion"]),
                 terms,
+                nodes: nodes.clone(),
             },
             renewed,
-            lost.clone(),
+            (lost.clone(), doubt),
         ));
         Self {
             cluster: cluster.clone(),
             id: id.clone(),
             identity,
             lost,
+            doubtful,
             renewals,
         }
     }
@@ -340,6 +371,30 @@ impl Lease {
     /// Returns a token that fires when the Lease is lost. Nothing must be written afterwards.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
+    }
+
+    /// Runs `work` while we hold the Lease. During an outage that is tolerated, `work` is not polled,
+    /// so that it sends no request. Returns `None` if the Lease is lost, or if a stop is requested
+    /// during an outage; nothing must be written afterwards.
+    pub async fn while_held<T>(&self, stop: &Stop, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut doubtful = self.doubtful.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lost.cancelled() => return None,
+                () = becomes(&mut doubtful, true) => {}
+                done = &mut work => return Some(done),
+            }
+            tracing::warn!(lease = %self.id, "no answer while a node is changed; the run waits for the API server");
+            tokio::select! {
+                biased;
+                () = self.lost.cancelled() => return None,
+                _ = stop.wait() => return None,
+                () = becomes(&mut doubtful, false) => {}
+            }
+            tracing::info!(lease = %self.id, "the API server answers; the run goes on");
+        }
     }
 
     /// Sets an annotation of the Lease, for other clients to read.
@@ -368,7 +423,7 @@ impl Lease {
         let Some(live) = cluster.get_id(&leases(), &self.id).await? else {
             return Ok(());
         };
-        if live["spec"]["holderIdentity"] != self.identity.as_str() {
+        if !is_ours(&live, &self.identity) {
             return Ok(());
         }
         let options = DeleteOptions {
@@ -382,6 +437,14 @@ impl Lease {
     }
 }
 
+/// Waits until the channel has a value. Waits forever if its sender is gone, which cancels the
+/// Lease.
+async fn becomes(channel: &mut watch::Receiver<bool>, value: bool) {
+    if channel.wait_for(|now| *now == value).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// State of the task that renews a Lease.
 struct Renewal {
     cluster: Cluster,
@@ -389,6 +452,7 @@ struct Renewal {
     identity: String,
     version: String,
     terms: Terms,
+    nodes: NodesInChange,
 }
 
 /// Outcome of a renewal.
@@ -401,26 +465,42 @@ enum Renewed {
 }
 
 /// Renews until the Lease is lost: to another client, or because the server was unreachable for too
-/// long.
-async fn keep(mut renewal: Renewal, mut renewed: Instant, lost: CancellationToken) {
+/// long. Reports meanwhile whether it is in doubt.
+async fn keep(
+    mut renewal: Renewal,
+    mut renewed: Instant,
+    (lost, doubt): (CancellationToken, watch::Sender<bool>),
+) {
     // On every exit, signal that the Lease is no longer renewed.
     let _lost = lost.drop_guard();
     let terms = renewal.terms;
     let mut next = renewed + terms.renew;
     loop {
         let end = renewed + terms.grace();
-        tokio::time::sleep_until(next.min(end)).await;
+        let is_past = Instant::now() >= end;
+        tokio::time::sleep_until(if is_past { next } else { next.min(end) }).await;
         let attempted = Instant::now();
-        if attempted >= end {
-            break;
+        match grip(attempted - renewed, terms.grace(), renewal.nodes.any()) {
+            Grip::Firm => {}
+            Grip::Doubtful => {
+                doubt.send_replace(true);
+            }
+            Grip::Lost => break,
         }
-        match tokio::time::timeout_at(end, renewal.renew()).await {
+        let limit = if attempted < end {
+            end
+        } else {
+            attempted + terms.renew
+        };
+        match tokio::time::timeout_at(limit, renewal.renew()).await {
             Ok(Renewed::Yes) => {
                 renewed = attempted;
                 next = attempted + terms.renew;
+                doubt.send_replace(false);
             }
             Ok(Renewed::NotNow) => next = Instant::now() + terms.retry,
-            Ok(Renewed::Lost) | Err(_) => break,
+            Err(_) => next = Instant::now(),
+            Ok(Renewed::Lost) => break,
         }
     }
 }
@@ -439,7 +519,7 @@ impl Renewal {
             Err(error) if error.is_race() => match self.cluster.get_id(&leases(), &self.id).await {
                 // Another client edited the metadata, or our renewal succeeded and its answer was
                 // lost.
-                Ok(Some(live)) if live["spec"]["holderIdentity"] == self.identity.as_str() => {
+                Ok(Some(live)) if is_ours(&live, &self.identity) => {
                     self.version = text(&live["metadata"]["resourceVersion"]);
                     Renewed::NotNow
                 }

@@ -60,7 +60,7 @@ pub use record::attempt;
 pub use with_lease::with_lease;
 pub use with_lease::{Claim, clear_lease};
 
-use super::lease::Holder;
+use super::lease::{Holder, NodesInChange};
 use super::stop::Stop;
 use events::{EventKind, Events, Verb};
 use journal_writer::JournalWriter;
@@ -132,6 +132,7 @@ pub async fn execute(
             inventory: superset,
             journal_writer,
             key: state.key().cloned(),
+            nodes: state.nodes_in_change().clone(),
         };
         let steps = run.steps(desired, &observed, plan, books);
         let executed = Box::pin(steps).await;
@@ -230,6 +231,8 @@ struct Books {
     journal_writer: JournalWriter,
     /// Key of digests; `None` if there is none yet.
     key: Option<DigestKey>,
+    /// Counter of the nodes that the run is changing.
+    nodes: NodesInChange,
 }
 
 /// Progress of the steps.
@@ -350,6 +353,7 @@ impl Run<'_> {
             inventory,
             journal_writer,
             key,
+            nodes,
         } = books;
         op::Operator {
             cluster: self.cluster,
@@ -376,6 +380,7 @@ impl Run<'_> {
             events: self.events,
             stop: self.stop,
             windows: self.windows,
+            nodes,
             journal_writer,
             inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),

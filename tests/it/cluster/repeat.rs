@@ -10,7 +10,7 @@ use http::{Request, Response};
 use kube::client::Body;
 use pleach_cluster::{Class, Cluster, Connection, Depth, Retry, Selector};
 use pleach_engine::{
-    lease::{Lease, LeaseError, Patience, Peers, Terms},
+    lease::{Lease, LeaseError, NodesInChange, Patience, Peers, Terms},
     stop::{Cause, Stop},
 };
 use pleach_model::object::ObjectId;
@@ -200,6 +200,7 @@ async fn acquire(cluster: &Cluster, stop: &Stop) -> Result<Lease, LeaseError> {
         limit: Duration::from_mins(1),
         stop,
         peers: &Peers::default(),
+        nodes: &NodesInChange::default(),
     };
     let terms = Terms::default();
     Lease::acquire(cluster, &id, "a", terms, patience, |_| {}).await

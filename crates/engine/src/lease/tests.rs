@@ -150,11 +150,21 @@ fn id() -> ObjectId {
 }
 
 async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, LeaseError> {
+    acquire_with(store, identity, patience, &NodesInChange::default()).await
+}
+
+async fn acquire_with(
+    store: &Store,
+    identity: &str,
+    patience: u64,
+    nodes: &NodesInChange,
+) -> Result<Lease, LeaseError> {
     let stop = Stop::never();
     let patience = Patience {
         limit: Duration::from_secs(patience),
         stop: &stop,
         peers: &Peers::default(),
+        nodes,
     };
     let terms = Terms::default();
     Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
@@ -189,6 +199,7 @@ async fn a_renewed_lease_stays_with_its_holder() {
         limit: Duration::from_mins(2),
         stop: &Stop::never(),
         peers: &Peers::default(),
+        nodes: &NodesInChange::default(),
     };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         holders.push(holder.identity.clone());
@@ -216,6 +227,7 @@ async fn a_waiting_client_can_be_stopped() {
         limit: Duration::from_hours(1),
         stop: &Stop::on(Cause::Superseded, token.clone()),
         peers: &Peers::default(),
+        nodes: &NodesInChange::default(),
     };
     let cluster = store.cluster();
     let id = id();
@@ -261,6 +273,7 @@ async fn a_declared_duration_counts_up_to_ten_of_ours() {
             limit: Duration::from_secs(20),
             stop: &stop,
             peers: &peers,
+            nodes: &NodesInChange::default(),
         };
         match Lease::acquire(&cluster, &id, "b", terms, patience, |_| {}).await {
             Ok(lease) => break lease,
@@ -287,6 +300,7 @@ async fn a_lease_of_a_dead_replica_is_not_waited_for() {
             limit: Duration::ZERO,
             stop: &stop,
             peers: &peers,
+            nodes: &NodesInChange::default(),
         };
         Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
     };
@@ -375,6 +389,7 @@ async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
         limit: Duration::ZERO,
         stop: &Stop::never(),
         peers: &Peers::default(),
+        nodes: &NodesInChange::default(),
     };
     let acquired = Lease::acquire(&cluster, &id(), "a", terms, patience, |_| {}).await;
     (store, acquired.unwrap())
@@ -428,4 +443,87 @@ async fn a_stolen_lease_is_lost_at_the_next_renewal() {
         // A Lease of another holder is not deleted.
         assert_eq!(store.lease().is_some(), taken);
     }
+}
+
+/// Counts its polls, one a second, until the Lease ends.
+async fn counted(lease: &Lease, stop: &Stop, ticks: &Mutex<Vec<u64>>) -> Option<()> {
+    let begun = Instant::now();
+    let work = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ticks.lock().unwrap().push(begun.elapsed().as_secs());
+        }
+    };
+    lease.while_held(stop, work).await
+}
+
+/// An outage of the API server while a node is changed: its end, another holder, too long.
+#[tokio::test(start_paused = true)]
+async fn work_pauses_during_an_outage_and_goes_on_only_with_the_same_lease() {
+    for (outage, taken, lost_at) in [
+        (60, false, None),
+        (60, true, Some(60..=66)),
+        (3600, false, Some(595..=611)),
+    ] {
+        let store = Store::default();
+        let nodes = NodesInChange::default();
+        let _change = nodes.begin();
+        let lease = acquire_with(&store, "a", 0, &nodes).await.unwrap();
+        store.silence(true);
+        let ticks = Mutex::default();
+        let begun = Instant::now();
+        let stop = Stop::never();
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(outage)).await;
+            store.silence(false);
+            if taken {
+                let mut stored = store.0.lock().unwrap();
+                let lease = stored.lease.as_mut().unwrap();
+                lease["spec"]["holderIdentity"] = json!("b");
+                lease["metadata"]["resourceVersion"] = json!("77");
+            }
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        };
+        let end = tokio::select! {
+            lost = counted(&lease, &stop, &ticks) => lost.is_none().then(|| begun.elapsed().as_secs()),
+            () = ending => None,
+        };
+        match (&lost_at, end) {
+            (None, None) => assert_eq!(store.holder(), "a"),
+            (Some(expected), Some(end)) => assert!(expected.contains(&end), "{end} s"),
+            found => panic!("{outage} s: {found:?}"),
+        }
+        let ticks = ticks.into_inner().unwrap();
+        let paused = ticks
+            .iter()
+            .filter(|second| (11..60).contains(*second))
+            .count();
+        assert_eq!(paused, 0, "{ticks:?}");
+        let is_resumed = ticks.iter().any(|second| *second > 66);
+        assert_eq!(is_resumed, lost_at.is_none(), "{ticks:?}");
+        lease.release().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_wait_for_the_server() {
+    let store = Store::default();
+    let nodes = NodesInChange::default();
+    let _change = nodes.begin();
+    let lease = acquire_with(&store, "a", 0, &nodes).await.unwrap();
+    store.silence(true);
+    let token = CancellationToken::new();
+    let stop = Stop::on(Cause::Interrupted, token.clone());
+    let ticks = Mutex::default();
+    let begun = Instant::now();
+    let stopping = async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        token.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        end = counted(&lease, &stop, &ticks) => assert_eq!(end, None),
+        () = stopping => {}
+    }
+    assert_eq!(begun.elapsed().as_secs(), 30);
 }

@@ -40,6 +40,7 @@ use super::report::{Failure, FailureKind};
 use super::scheduler::{Executor, Permit};
 use super::wait::{Controllers, Since, Statuses, Waiter};
 use super::watch_cache::WatchCache;
+use crate::lease::NodesInChange;
 use crate::stop::Stop;
 use pleach_cluster::{Class, Cluster, ClusterError, Retry};
 
@@ -65,6 +66,8 @@ pub(super) struct Operator<'a> {
     pub(super) stop: &'a Stop,
     /// Windows outside of which no further node begins.
     pub(super) windows: &'a Windows,
+    /// Counter of the nodes in their change.
+    pub(super) nodes: NodesInChange,
     pub(super) journal_writer: JournalWriter,
     pub(super) inventory: Mutex<Inventory>,
     /// Whether registrations of the deleted Services were searched.

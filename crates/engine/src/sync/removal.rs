@@ -59,6 +59,7 @@ pub(super) async fn execute(
                 inventory: before,
                 journal_writer,
                 key: state.key().cloned(),
+                nodes: state.nodes_in_change().clone(),
             };
             Box::pin(run.steps(desired, &observed, plan, books)).await
         };

@@ -37,6 +37,7 @@ use serde_json::Value;
 use super::absent::has_crd;
 use super::error::SyncError;
 use super::journal_writer::JournalWriter;
+use crate::lease::NodesInChange;
 use pleach_cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{
@@ -70,6 +71,8 @@ pub struct State {
     journal: Option<Value>,
     /// Shards of a previous run that were not committed or not deleted.
     unlisted: BTreeSet<String>,
+    /// Nodes that a run is changing, for its Lease.
+    nodes_in_change: NodesInChange,
 }
 
 /// Possible locations of members of a release with an empty record: kinds and namespaces that its
@@ -119,7 +122,13 @@ impl State {
             live: None,
             journal: None,
             unlisted: BTreeSet::new(),
+            nodes_in_change: NodesInChange::default(),
         }
+    }
+
+    /// Returns the counter of the nodes that a run is changing.
+    pub(super) fn nodes_in_change(&self) -> &NodesInChange {
+        &self.nodes_in_change
     }
 
     /// Reads the record of a release in the cluster with this id. Reads nothing on first use, when

@@ -33,7 +33,8 @@ pub struct Claim {
 
 /// Runs `work` while we hold the Lease of a release, and if the record is unchanged since the plan
 /// was made. The Lease is released in any case. If the Lease is lost, the work is dropped at once
-/// and nothing more is written.
+/// and nothing more is written. While a node is in its change, the work pauses during an outage of
+/// the API server instead.
 ///
 /// The inner error is the cause of a stop before the Lease was acquired.
 pub async fn with_lease<T>(
@@ -48,10 +49,12 @@ pub async fn with_lease<T>(
     }
     let id = state.lease();
     let identity = identity(&claim.peers.name(&claim.who))?;
+    let nodes = state.nodes_in_change().clone();
     let patience = Patience {
         limit: claim.patience,
         stop,
         peers: &claim.peers,
+        nodes: &nodes,
     };
     let acquired = Lease::acquire(
         state.cluster(),
@@ -78,12 +81,11 @@ pub async fn with_lease<T>(
             });
         }
     };
-    let lost = lease.lost().clone();
     let checked = async {
         state.ensure_unmoved().await?;
         work(state).await
     };
-    let done = lost.run_until_cancelled(checked).await;
+    let done = lease.while_held(stop, checked).await;
     lease.release().await;
     match done {
         // A webhook can also reject the write of the record.

@@ -90,6 +90,7 @@ impl Operator<'_> {
             ready_again: None,
             uncordoned: false,
         };
+        let _in_change = self.nodes.begin();
         let failed = match upgrade.run().await {
             Ok(()) => return Ok(()),
             Err(End::Gone) => {
