@@ -284,6 +284,18 @@ pub enum PodState {
     Failed(String),
 }
 
+/// Returns whether a live pod of the same name was created as `pod`, by label, owner and node. The name
+/// depends on the content. Images do not count, because admission can rewrite them.
+pub fn is_same(live: &Value, pod: &Value) -> bool {
+    let marks = |pod: &Value| {
+        let metadata = &pod["metadata"];
+        let part = metadata["labels"][PRELOAD].clone();
+        let owner = metadata["ownerReferences"][0]["uid"].clone();
+        [part, owner, pod["spec"]["nodeName"].clone()]
+    };
+    marks(live) == marks(pod)
+}
+
 /// Reasons for which a container waits that mean no failure.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -362,6 +374,30 @@ mod tests {
             references: references.iter().map(|&one| one.to_owned()).collect(),
             pull_secrets: BTreeSet::new(),
         }
+    }
+
+    #[test]
+    fn a_pod_is_ours_by_label_owner_and_node() {
+        let content = Digest::of(b"");
+        let target = Target {
+            content: &content,
+            namespace: "web",
+            node: "a",
+            uid: "u",
+        };
+        let pod = rule().measuring_pod(&target).unwrap();
+        for (path, value, expected) in [
+            ("/spec/containers/0/image", "mirror/pleach:1", true),
+            ("/metadata/labels/pleach.dev~1preload", "0", false),
+            ("/metadata/ownerReferences/0/uid", "another", false),
+            ("/spec/nodeName", "b", false),
+        ] {
+            let mut live = pod.clone();
+            *live.pointer_mut(path).unwrap() = json!(value);
+            assert_eq!(is_same(&live, &pod), expected, "{path}");
+        }
+        let unmarked = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "a"}});
+        assert!(!is_same(&unmarked, &pod));
     }
 
     #[test]

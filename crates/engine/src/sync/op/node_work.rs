@@ -16,7 +16,7 @@ use super::{Operator, failure, required_uid};
 use crate::sync::{
     events::EventKind,
     report::{Failure, FailureKind},
-    wait::Progress,
+    wait::{Progress, Symptoms},
 };
 use pleach_cluster::{ApplyOptions, Class, Cluster, DeleteOptions, Propagation, ResourcePath};
 
@@ -69,7 +69,8 @@ impl<'a> NodeWork<'a> {
     }
 
     /// Runs the Job of the node and waits for its end. A Job of a previous run counts, unless it
-    /// failed: then it runs again. `input` is everything else that the Job depends on.
+    /// failed: then it runs again. A Job that cannot start or does not end in time is deleted, and so
+    /// is the Job of a run that is stopped. `input` is everything else that the Job depends on.
     pub(super) async fn run_job(
         &mut self,
         manifest: &Manifest,
@@ -81,6 +82,9 @@ impl<'a> NodeWork<'a> {
             secret: manifest.is_secret(),
             ..ApplyOptions::new(&self.operator.manager)
         };
+        let fail_fast = self.operator.desired.terms.fail_fast;
+        let fail_fast = fail_fast.map(|limit| Duration::try_from(limit).unwrap_or_default());
+        let mut symptoms = Symptoms::new(self.operator.cluster, &self.operator.permits, &id);
         let mut created = false;
         loop {
             let Some(live) = self.read(&jobs(), &id).await? else {
@@ -108,13 +112,30 @@ impl<'a> NodeWork<'a> {
                 Readiness::Failed => self.delete(&jobs(), &id, self.started).await?,
                 _ => {
                     let state = format!("{id}: {}", assessment.message);
+                    let state = symptoms.beside(state, &live).await;
+                    if symptoms.is_over(fail_fast) {
+                        let failure = self.progress.gave_up(&state, symptoms.stuck());
+                        return Err(self.ended(&id, failure).await);
+                    }
                     self.progress.report(state);
                 }
             }
             if Instant::now() >= self.deadline {
-                return Err(self.progress.timed_out(None));
+                let failure = self.progress.timed_out(None);
+                return Err(self.ended(&id, failure).await);
             }
-            self.pause().await?;
+            if let Err(failure) = self.pause().await {
+                return Err(self.ended(&id, failure).await);
+            }
+        }
+    }
+
+    /// Deletes a Job that must not go on after a failure. Returns the failure, which also says if the
+    /// Job is still there.
+    async fn ended(&self, id: &ObjectId, failure: Failure) -> Failure {
+        match self.delete(&jobs(), id, Instant::now()).await {
+            Ok(()) => failure,
+            Err(deleting) => failure.hint(format!("delete {id}: {}", deleting.message)),
         }
     }
 

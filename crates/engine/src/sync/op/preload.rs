@@ -1,13 +1,14 @@
 //! Preloading of images on a node, with pods or a Job.
 //!
 //! A run that was killed leaves its pod; the next one goes on with it, because pods are named by
-//! content and node. A run that fails or is stopped deletes its pod.
+//! content and node. A pod that ended before is replaced: since then, the kubelet may have removed
+//! images, and the free space may have changed. A run that fails or is stopped deletes its pod or Job.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use pleach_formats::preload::{
-    Images, PRELOAD, PodState, PreloadRule, PreloadSource, Preloading, Target, lacks_space,
+    Images, PodState, PreloadRule, PreloadSource, Preloading, Target, is_same, lacks_space,
     pod_state,
 };
 use pleach_model::object::{ObjectId, managers};
@@ -140,15 +141,15 @@ impl Preload<'_> {
                 created = true;
                 continue;
             };
-            if live["metadata"]["labels"][PRELOAD].is_null() {
+            if !is_same(&live, pod) {
                 let message = format!("{id} exists, and pleach did not create it");
                 return Err(Failure::new(FailureKind::Conflict, message));
             }
             let last = match pod_state(&live) {
-                PodState::Succeeded(message) => return Ok(message),
+                PodState::Succeeded(message) if created => return Ok(message),
                 PodState::Failed(why) if created => return Err(failed(images, &why)),
                 // A pod of a previous run.
-                PodState::Failed(_) => {
+                PodState::Succeeded(_) | PodState::Failed(_) => {
                     self.work.delete(&pods(), id, self.work.started).await?;
                     "the previous pod ends".to_owned()
                 }
