@@ -121,8 +121,10 @@ impl NodeUpgrade<'_> {
     /// Returns the name of another unfinished Job of the node, from an earlier content in git.
     async fn unfinished(&self, id: &ObjectId, uid: &str) -> Result<Option<String>, Failure> {
         let cluster = self.operator.cluster_for(self.step, self.started);
+        // Without the Jobs of all nodes that are changed already.
         let selector = Selector {
             labels: Some(NODE_UPGRADE),
+            fields: Some("status.successful=0"),
             ..Selector::namespace(id.namespace.as_deref())
         };
         let read = |job: Value| {
