@@ -1,6 +1,7 @@
 //! Chaos test that changes the nodes of a cluster and kills the program at its writes. After each
 //! kill, the next run must have the same result as an undisturbed one: all nodes are changed, one at
-//! a time and with one Job each, and nothing of the change is left on them.
+//! a time, with each Job once, and nothing of the change is left on them. Images are preloaded
+//! before, and those of the replaced version are removed afterwards.
 
 use std::path::Path;
 
@@ -21,6 +22,10 @@ use crate::world::{Machines, Terms};
 
 /// Number of nodes.
 const NODES: usize = 2;
+/// Names of the Jobs of each node: before its change, for it, and after the release is ready.
+const JOBS: [&str; 3] = ["prepare", "upgrade", "purge"];
+/// Label of a node in its change.
+const STATE: &str = "example.org/state";
 const APPLY: [&str; 3] = ["apply", "dev", "--yes"];
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/dev.app";
 
@@ -35,7 +40,7 @@ spec:
   selector: {matchLabels: {app: app}}
   template:
     metadata: {labels: {app: app}}
-    spec: {containers: [{name: app, image: app}]}
+    spec: {containers: [{name: app, image: \"app:VERSION\"}]}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -89,7 +94,6 @@ impl NodeKills {
                 "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: nodes\n",
             ),
             ("environments/dev.yaml", environment.as_str()),
-            ("manifests/app/app.yaml", APP),
         ])?;
         let proxy = FaultProxy::start(plane.kubeconfig())?;
         let mut kills = Self {
@@ -160,18 +164,30 @@ impl NodeKills {
     fn commit(&self) -> anyhow::Result<()> {
         let version = version(self.number);
         let bundle = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nstages:\n  - name: nodes\n    nodes:\n      \
-             done: \"node.status.nodeInfo.kubeletVersion == '{version}'\"\n      \
-             before: [{{taint: \"machines.example.org/drain=draining:NoSchedule\"}}]\n      \
-             drain: {{}}\n      job: job.yaml\n      timeout: 2m\n"
-        );
-        let job = format!(
-            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: upgrade}}\nspec:\n  backoffLimit: 0\n  \
-             template:\n    metadata: {{labels: {{app: upgrade-node}}}}\n    spec:\n      restartPolicy: Never\n      \
-             containers: [{{name: upgrade, image: upgrade, env: [{{name: KUBELET_VERSION, value: {version}}}]}}]\n"
+            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nstages:\n  - name: images\n    before: [definitions]\n    \
+             preload: {{images: release, runner: pleach, parallel: 2, space: 1Ki, timeout: 1m}}\n  \
+             - name: nodes\n    nodes:\n      \
+             done: \"node.status.nodeInfo.kubeletVersion == '{version}'\"\n      before:\n      \
+             - {{taint: \"machines.example.org/drain=draining:NoSchedule\"}}\n      \
+             - {{patch: {{metadata: {{labels: {{{STATE}: changing}}}}}}}}\n      - {{job: prepare.yaml}}\n      \
+             drain: {{}}\n      job: upgrade.yaml\n      cleanup: {{job: purge.yaml, images: former}}\n      timeout: 2m\n"
         );
         self.repo.write("manifests/app/bundle.yaml", bundle)?;
-        self.repo.write("manifests/app/job.yaml", job)?;
+        for job in JOBS {
+            let variable = if job == "upgrade" {
+                "KUBELET_VERSION"
+            } else {
+                "FOR"
+            };
+            let text = format!(
+                "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {job}}}\nspec:\n  backoffLimit: 0\n  \
+                 template:\n    metadata: {{labels: {{app: upgrade-node}}}}\n    spec:\n      restartPolicy: Never\n      \
+                 containers: [{{name: {job}, image: {job}, env: [{{name: {variable}, value: {version}}}]}}]\n"
+            );
+            self.repo.write(format!("manifests/app/{job}.yaml"), text)?;
+        }
+        let app = APP.replace("VERSION", &version);
+        self.repo.write("manifests/app/app.yaml", app)?;
         self.repo.commit(&version)?;
         Ok(())
     }
@@ -188,6 +204,7 @@ impl NodeKills {
                 ("cordon", &spec["unschedulable"]),
                 ("taints", &spec["taints"]),
                 ("mark", &annotations["pleach.dev/node-upgrade"]),
+                ("label", &node["metadata"]["labels"][STATE]),
             ] {
                 ensure!(left.is_null(), "{name}: its {what}: {left}");
             }
@@ -195,7 +212,7 @@ impl NodeKills {
         let ledger = self.world.ledger();
         let repeated = ledger.jobs.iter().find(|(_, uids)| uids.len() > 1);
         ensure!(repeated.is_none(), "a Job ran twice: {repeated:?}");
-        let jobs = (ledger.jobs.len(), self.number * NODES);
+        let jobs = (ledger.jobs.len(), self.number * NODES * JOBS.len());
         ensure!(jobs.0 == jobs.1, "{} Jobs instead of {}", jobs.0, jobs.1);
         let out = &ledger.control_plane_out;
         ensure!(out.len() < 2, "out of service at the same time: {out:?}");
@@ -203,8 +220,20 @@ impl NodeKills {
         self.nothing_temporary()
     }
 
-    /// Verifies that no Lease and no journal is left.
+    /// Verifies that no Lease, no journal, no pod that preloads and no list of images is left.
     fn nothing_temporary(&self) -> anyhow::Result<()> {
+        let preload = ["get", "pods", "-n", "app", "-l", "pleach.dev/preload"];
+        let pods = self.kubectl.list(&preload)?;
+        // A pod ends after its grace period.
+        let mut pods = pods.iter().map(|pod| &pod["metadata"]);
+        let left = pods.find(|pod| pod["deletionTimestamp"].is_null());
+        ensure!(left.is_none(), "a pod preloads: {left:?}");
+        let maps = self.kubectl.list(&["get", "configmaps", "-n", "app"])?;
+        let mut maps = maps.iter().map(|map| &map["metadata"]["name"]);
+        ensure!(
+            maps.all(|name| name != "former-images"),
+            "the list of images is left"
+        );
         let args = ["get", "leases,configmaps", "-n", "pleach-system"];
         let objects = self.kubectl.list(&args)?;
         let names = objects.iter().map(|one| &one["metadata"]["name"]);

@@ -188,6 +188,9 @@ async fn run(
                     Followed::Pods if jobs::is_due(object) && played.insert(uid_of(object)) => {
                         tasks.spawn(jobs::play(Arc::clone(&shared), object.clone()));
                     }
+                    Followed::Pods if jobs::preloads(object) => {
+                        tasks.spawn(jobs::preload(Arc::clone(&shared), object.clone()));
+                    }
                     Followed::Nodes | Followed::Pods | Followed::Budgets => {}
                 }
             }

@@ -1,4 +1,5 @@
-//! Pods of node Jobs: they fail or succeed, and a success changes the node.
+//! Pods of node Jobs: they fail or succeed, and a success changes the node. Pods that preload images
+//! succeed.
 
 use std::sync::{Arc, PoisonError};
 
@@ -12,6 +13,24 @@ pub(super) fn is_due(pod: &Value) -> bool {
         && pod["metadata"]["deletionTimestamp"].is_null()
         && pod["status"]["phase"] == "Pending"
         && pod["spec"]["nodeName"].is_string()
+}
+
+/// Label of the pods that preload images.
+const PRELOAD: &str = "pleach.dev/preload";
+
+/// Returns whether a pod preloads images and has not ended. The simulated kubelet can report one as
+/// running after its end, so that it is due again.
+pub(super) fn preloads(pod: &Value) -> bool {
+    pod["metadata"]["labels"][PRELOAD].is_string()
+        && pod["metadata"]["deletionTimestamp"].is_null()
+        && pod["status"]["phase"] != "Succeeded"
+}
+
+/// Ends a pod that preloads images. It reports 1 GiB of free space.
+pub(super) async fn preload(shared: Arc<Shared>, pod: Value) -> anyhow::Result<Done> {
+    let terminated = json!({"exitCode": 0, "reason": "Completed", "message": "1073741824"});
+    end(&shared, &pod, "Succeeded", &terminated).await?;
+    Ok(Done::Played)
 }
 
 /// Runs the pod of a Job to its end.
