@@ -8,6 +8,7 @@ pub mod arena;
 pub mod fleet;
 pub mod local;
 pub mod measure;
+pub mod nodes;
 pub mod page;
 pub mod report;
 pub mod workload;

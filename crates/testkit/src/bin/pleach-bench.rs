@@ -1,8 +1,8 @@
 //! Measures pleach and kubectl with the same workload: `make bench`.
 //!
 //! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`,
-//! `--engines FILE`. `--loop N` measures only the controller, and `--page N` only its page, with N
-//! releases.
+//! `--engines FILE`. Instead of that workload, `--loop N` measures the controller and `--page N` its
+//! page with N releases, and `--nodes N` a change of N nodes.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use pleach_testkit::bench::{self, Options, fleet, page};
+use pleach_testkit::bench::{self, Options, fleet, nodes, page};
 
 /// Duration of the idle phase.
 const STANDS: Duration = Duration::from_mins(2);
+
+/// Subject of a measurement that kubectl has no part in, with its size.
+enum Subject {
+    Loop(usize),
+    Page(usize),
+    Nodes(usize),
+}
 
 fn main() -> ExitCode {
     match run() {
@@ -31,13 +38,17 @@ fn run() -> anyhow::Result<()> {
     let mut pleach = program.with_file_name("pleach");
     let (mut quick, mut json, mut rounds, mut only) = (false, false, None, None);
     let mut engines = None;
-    let (mut releases, mut readable) = (None, None);
+    let mut subject = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || {
             arguments
                 .next()
                 .with_context(|| format!("{argument} needs a value"))
+        };
+        let mut number = || {
+            let number = value()?.parse();
+            number.with_context(|| format!("{argument} needs a number"))
         };
         match argument.as_str() {
             "--quick" => quick = true,
@@ -48,30 +59,39 @@ fn run() -> anyhow::Result<()> {
                     other => bail!("{other} is no format; there are text and json"),
                 }
             }
-            "--rounds" => rounds = Some(value()?.parse().context("--rounds needs a number")?),
+            "--rounds" => rounds = Some(number()?),
             "--only" => only = Some(value()?),
-            "--loop" => releases = Some(value()?.parse().context("--loop needs a number")?),
-            "--page" => readable = Some(value()?.parse().context("--page needs a number")?),
+            "--loop" => subject = Some(Subject::Loop(number()?)),
+            "--page" => subject = Some(Subject::Page(number()?)),
+            "--nodes" => subject = Some(Subject::Nodes(number()?)),
             "--engines" => engines = Some(PathBuf::from(value()?)),
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --pleach FILE, --engines FILE"
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --nodes N, --pleach FILE, --engines FILE"
             ),
         }
     }
     let pleach = found_from_anywhere(&pleach)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let report_line = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
-    if let Some(releases) = readable {
-        let targets = runtime.block_on(page::measure(&pleach, releases, report_line))?;
-        write!(std::io::stdout(), "{}", page::text(releases, &targets))?;
-        return Ok(());
-    }
-    if let Some(releases) = releases {
-        let stands = if quick { STANDS / 12 } else { STANDS };
-        let measuring = fleet::measure(&pleach, releases, stands, report_line);
-        let phases = runtime.block_on(measuring)?;
-        write!(std::io::stdout(), "{}", fleet::text(releases, &phases))?;
+    if let Some(subject) = subject {
+        let text = match subject {
+            Subject::Loop(releases) => {
+                let stands = if quick { STANDS / 12 } else { STANDS };
+                let measuring = fleet::measure(&pleach, releases, stands, report_line);
+                fleet::text(releases, &runtime.block_on(measuring)?)
+            }
+            Subject::Page(releases) => {
+                let targets = runtime.block_on(page::measure(&pleach, releases, report_line))?;
+                page::text(releases, &targets)
+            }
+            Subject::Nodes(nodes) => {
+                let rounds = rounds.unwrap_or(3);
+                let measuring = nodes::measure(&pleach, nodes, rounds, report_line);
+                runtime.block_on(measuring)?.text()
+            }
+        };
+        write!(std::io::stdout(), "{text}")?;
         return Ok(());
     }
     let mut options = if quick {
