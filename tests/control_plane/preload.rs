@@ -8,7 +8,7 @@ use std::time::Duration;
 use pleach_testkit::faults::{Kind, Moment, Seen};
 use serde_json::{Value, json};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, object_writes};
 use crate::pool::{admin, await_ready, join};
 use crate::samples::BUNDLE;
 use crate::stages::nodes as plane;
@@ -206,7 +206,17 @@ fn a_killed_preloading_is_continued() {
         assert!(kill::at(&mut fleet, &args, moment, is_about));
         fleet.forget_killed_runs();
     }
-    fleet.applied();
+    let label = "pleach.dev/preload";
+    let ended = "--for=jsonpath={.status.phase}=Succeeded";
+    let ended = ["wait", ended, "pod", "--timeout=30s", "-l", label];
+    admin(&[&ended[..], &["-n", nodes.pool]].concat());
+    let (_, events) = fleet.watched(|fleet| fleet.apply().ended_with(0));
+    let writes = object_writes(&events);
+    let deletions = writes
+        .iter()
+        .filter(|line| line.starts_with("delete pods "));
+    // The pod that ended under the killed run is replaced.
+    assert_eq!(deletions.count(), 3, "{writes:#?}");
     assert_eq!(nodes.remembered().len(), 2);
     nodes.has_no_pods_left();
 }
@@ -235,4 +245,27 @@ spec:
     fleet.commit();
     fleet.applied();
     assert_eq!(jobs(), 2, "the Job did not change");
+
+    // A Job that does not end in time is deleted.
+    let held = "metadata: {name: preload, labels: {part: held}}";
+    let waits = "template:\n    metadata: {labels: {part: held}, annotations: {testkit.pleach.dev/crash: wait}}";
+    let held = job.replace("metadata: {name: preload}", held);
+    fleet.write("manifests/web/job.yaml", &held.replace("template:", waits));
+    let bundle = bundle("pre-job", "job: job.yaml, timeout: 3s");
+    fleet.write("manifests/web/bundle.yaml", &bundle);
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("Job.batch/pre-job/preload-");
+    let gone = [
+        "wait",
+        "--for=delete",
+        "job",
+        "--timeout=30s",
+        "-l",
+        "part=held",
+    ];
+    admin(&[&gone[..], &["-n", "pre-job"]].concat());
+    assert_eq!(jobs(), 2);
 }

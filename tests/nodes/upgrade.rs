@@ -20,6 +20,7 @@ use pleach_testkit::repository::TestRepo;
 use pleach_testkit::throwaway::nodes::POD_IMAGE;
 use pleach_testkit::throwaway::{Component, ControlPlane};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use crate::Cluster;
 
@@ -332,7 +333,8 @@ async fn nodes_are_drained_and_changed_by_their_jobs() {
     repo.commit("upgrade").unwrap();
     let record: Arc<Mutex<Record>> = Arc::default();
     let api = Api::namespaced(client(cluster.plane.kubeconfig()).await.unwrap(), "web");
-    let following = tokio::spawn(follow(api, Arc::clone(&record)));
+    let mut following = JoinSet::new();
+    following.spawn(follow(api, Arc::clone(&record)));
     let kubectl = Kubectl::new(cluster.plane.kubectl(), cluster.plane.kubeconfig());
     let plane = cluster.plane;
     let kubelets = std::thread::spawn(move || {
@@ -347,7 +349,7 @@ async fn nodes_are_drained_and_changed_by_their_jobs() {
     let run = pleach.run(&apply).await.unwrap();
     let (_plane, kubectl, stopped) = kubelets.join().unwrap();
     let run = run.ended_with(0).unwrap();
-    following.abort();
+    following.shutdown().await;
 
     let record = record.lock().unwrap();
     assert_eq!(record.fewest, Some(2), "a budget was violated\n{run}");

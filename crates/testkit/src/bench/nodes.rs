@@ -15,6 +15,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::measure::{self, Usage};
 use crate::audit::{AuditLog, Events};
@@ -99,11 +100,12 @@ pub async fn measure(
         plan_requests = by_resource(&log.complete(&api).await?);
     }
     report_line(&format!("change of {changed} nodes"));
-    let player = tokio::spawn(play(api.clone()));
+    let mut player = JoinSet::new();
+    player.spawn(play(api.clone()));
     let log = from_here(&plane, &api).await?;
     // Exit code 6: the run pauses after the batch.
     let change = run(&["apply", "bench", "--yes"], &[6])?;
-    player.abort();
+    drop(player);
     let requests = by_resource(&log.complete(&api).await?);
     Ok(Figures {
         nodes,
