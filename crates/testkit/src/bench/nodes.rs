@@ -297,12 +297,14 @@ impl Figures {
             .get(walls.len().saturating_sub(1) / 2)
             .copied()
             .unwrap_or_default();
+        let cpu = self.plans.iter().map(|plan| plan.cpu.as_secs_f64());
+        let cpu = cpu.fold(f64::INFINITY, f64::min);
         let peak = |usage: &Usage| usage.peak_kib as f64 / 1024.0;
         let plan_peak = self.plans.iter().map(peak).fold(0.0, f64::max);
         let plan_requests: usize = self.plan_requests.values().sum();
         let _never_fails = writeln!(
             text,
-            "plan of {} nodes with {PODS} pods each: {wall:.2} s (median of {}), {plan_peak:.0} MiB, {plan_requests} requests",
+            "plan of {} nodes with {PODS} pods each: {wall:.2} s (median of {}), {cpu:.2} s of CPU, {plan_peak:.0} MiB, {plan_requests} requests",
             self.nodes,
             self.plans.len()
         );
