@@ -384,6 +384,11 @@ impl Fleet {
             .arg("--kubeconfig")
             .arg(self.plane.kubeconfig())
             .args(args);
+        let writes = ["apply", "create", "replace"];
+        if args.contains(&"-f") && writes.iter().any(|verb| args.contains(verb)) {
+            // Validation needs the OpenAPI document of the server for every process.
+            command.arg("--validate=ignore");
+        }
         command
     }
 

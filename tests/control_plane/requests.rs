@@ -23,7 +23,7 @@ async fn requests_follow_what_changed() {
     let report = bench::run(&options, |_| {}).await.unwrap();
     let workload = options.workloads[0];
     let (objects, changes) = (workload.objects, workload.changes());
-    assert_eq!((objects, changes), (300, 3));
+    assert_eq!((objects, changes), (100, 1));
     let of = |task, tool| -> &Sample {
         let [sample] = report.samples(workload, task, tool) else {
             panic!("{tool} was to do {task} once")
@@ -64,7 +64,7 @@ async fn requests_follow_what_changed() {
         assert_eq!(of(task, Tool::Kubectl).object_writes, objects);
     }
     let text = report.text();
-    assert!(text.contains("300 mixed, 50 foreign\n"), "{text}");
+    assert!(text.contains("100 mixed, 50 foreign\n"), "{text}");
     assert_eq!(report.json()["cases"].as_array().map(Vec::len), Some(4));
 }
 

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 mod outage;
 
-use self::outage::{Grip, grip, is_ours};
+use self::outage::{Certainty, certainty, is_ours};
 use super::stop::Stop;
 use crate::stop::Cause;
 use pleach_cluster::{
@@ -393,7 +393,7 @@ impl Lease {
                 _ = stop.wait() => return None,
                 () = becomes(&mut doubtful, false) => {}
             }
-            tracing::info!(lease = %self.id, "the API server answers; the run goes on");
+            tracing::info!(lease = %self.id, "the API server answers; the run continues");
         }
     }
 
@@ -480,12 +480,12 @@ async fn keep(
         let is_past = Instant::now() >= end;
         tokio::time::sleep_until(if is_past { next } else { next.min(end) }).await;
         let attempted = Instant::now();
-        match grip(attempted - renewed, terms.grace(), renewal.nodes.any()) {
-            Grip::Firm => {}
-            Grip::Doubtful => {
+        match certainty(attempted - renewed, terms.grace(), renewal.nodes.any()) {
+            Certainty::Held => {}
+            Certainty::Doubtful => {
                 doubt.send_replace(true);
             }
-            Grip::Lost => break,
+            Certainty::Lost => break,
         }
         let limit = if attempted < end {
             end

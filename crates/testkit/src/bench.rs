@@ -70,12 +70,12 @@ impl Options {
             engines: None,
             workloads: vec![Workload {
                 foreign: 50,
-                ..Workload::new(Content::Mixed, 300)
+                ..Workload::new(Content::Mixed, 100)
             }],
             rounds: 1,
-            largest_diff: 300,
-            templated: 300,
-            releases: 100,
+            largest_diff: 100,
+            templated: 100,
+            releases: 30,
         }
     }
 }

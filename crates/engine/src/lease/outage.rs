@@ -1,7 +1,7 @@
 //! Outages of the API server that a holder of a Lease survives.
 //!
 //! The change of a control-plane node restarts its API server. The run of such a change does not end
-//! then: it pauses, and goes on if it can renew its Lease. The renewal names the last
+//! then: it pauses, and continues if it can renew its Lease. The renewal names the last
 //! resourceVersion, so it fails if another client took or deleted the Lease meanwhile.
 
 use std::sync::Arc;
@@ -43,9 +43,9 @@ impl Drop for NodeInChange {
 
 /// Certainty that a Lease is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Grip {
+pub(super) enum Certainty {
     /// No other client can have taken it.
-    Firm,
+    Held,
     /// Another client can have taken it. Nothing must be written before the next renewal.
     Doubtful,
     /// It counts as lost.
@@ -54,13 +54,13 @@ pub(super) enum Grip {
 
 /// Returns the certainty for a Lease whose last successful renewal was sent `age` ago. `grace` is the
 /// age below which no other client takes it.
-pub(super) fn grip(age: Duration, grace: Duration, changes_a_node: bool) -> Grip {
+pub(super) fn certainty(age: Duration, grace: Duration, changes_a_node: bool) -> Certainty {
     if age < grace {
-        Grip::Firm
+        Certainty::Held
     } else if changes_a_node && age < TOLERATED {
-        Grip::Doubtful
+        Certainty::Doubtful
     } else {
-        Grip::Lost
+        Certainty::Lost
     }
 }
 
@@ -80,16 +80,16 @@ mod tests {
     fn an_outage_is_tolerated_only_while_a_node_is_in_its_change() {
         let seconds = Duration::from_secs;
         for (age, changes_a_node, expected) in [
-            (0, false, Grip::Firm),
-            (9, false, Grip::Firm),
-            (9, true, Grip::Firm),
-            (10, false, Grip::Lost),
-            (10, true, Grip::Doubtful),
-            (599, true, Grip::Doubtful),
-            (599, false, Grip::Lost),
-            (600, true, Grip::Lost),
+            (0, false, Certainty::Held),
+            (9, false, Certainty::Held),
+            (9, true, Certainty::Held),
+            (10, false, Certainty::Lost),
+            (10, true, Certainty::Doubtful),
+            (599, true, Certainty::Doubtful),
+            (599, false, Certainty::Lost),
+            (600, true, Certainty::Lost),
         ] {
-            let found = grip(seconds(age), seconds(10), changes_a_node);
+            let found = certainty(seconds(age), seconds(10), changes_a_node);
             assert_eq!(found, expected, "{age} s, {changes_a_node}");
         }
     }
