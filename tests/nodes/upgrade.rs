@@ -171,18 +171,17 @@ async fn follow_once(
     record: &Mutex<Record>,
     version: &mut Option<String>,
 ) -> anyhow::Result<()> {
-    let from = match version.clone() {
-        Some(version) => version,
-        None => {
-            let list = pods.list(&ListParams::default()).await?;
-            let mut record = record.lock().unwrap();
-            record.pods.clear();
-            for pod in &list.items {
-                record.note(pod, false, true);
-            }
-            record.count();
-            list.metadata.resource_version.unwrap_or_default()
+    let from = if let Some(version) = version.clone() {
+        version
+    } else {
+        let list = pods.list(&ListParams::default()).await?;
+        let mut record = record.lock().unwrap();
+        record.pods.clear();
+        for pod in &list.items {
+            record.note(pod, false, true);
         }
+        record.count();
+        list.metadata.resource_version.unwrap_or_default()
     };
     *version = Some(from.clone());
     let mut events = pin!(pods.watch(&WatchParams::default(), &from).await?);
