@@ -209,6 +209,7 @@ impl Scene {
                 timeout: SignedDuration::from_secs(60),
                 wait: true,
                 verify: false,
+                nodes_behind: false,
                 versions: VersionPolicy::default(),
                 asks: BTreeSet::new(),
             },

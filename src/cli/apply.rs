@@ -135,6 +135,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         verify: args.verify || review.as_ref().is_some_and(|(_, file)| file.verify),
         wait: args.wait == Wait::Ready,
         review: true,
+        nodes_behind: true,
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };

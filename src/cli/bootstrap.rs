@@ -360,6 +360,7 @@ async fn installation(
         verify: false,
         wait: true,
         review: true,
+        nodes_behind: false,
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };
@@ -492,6 +493,7 @@ impl Installation {
             by: person(),
             override_window: false,
             after_fetch: true,
+            nodes: false,
         };
         let change = |requests: &mut UserRequests| requests.sync = Some(request.clone());
         let store = &self.session.loaded.environment.store;

@@ -108,6 +108,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: false,
+        nodes_behind: false,
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };

@@ -60,6 +60,7 @@ pub(super) fn options() -> Options {
         verify: false,
         wait: true,
         review: false,
+        nodes_behind: false,
         prune: true,
         predecessors: Predecessors::ComeFirst,
     }

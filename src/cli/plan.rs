@@ -84,6 +84,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: true,
+        nodes_behind: true,
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };

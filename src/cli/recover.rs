@@ -74,6 +74,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
         verify: false,
         wait: true,
         review: false,
+        nodes_behind: false,
         prune: true,
         predecessors: Predecessors::Ready,
     };

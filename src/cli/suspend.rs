@@ -63,7 +63,9 @@ pub(crate) struct ResumeArgs {
 /// Writes a request beside the record in the cluster, with the user and the
 /// time. The controller that follows the release syncs the commit that it
 /// knows, fetches newer commits, which are followed like any other, and removes
-/// the request. Without a controller, use `pleach apply`.
+/// the request. Without a controller, use `pleach apply`. With --nodes, it also
+/// changes nodes that fell behind the version (condition Drifted, reason
+/// NodesBehind).
 ///
 /// With --wait, the command ends when the controller has reconciled the commits
 /// that git had at the time of the request. The exit code is that of an apply.
@@ -73,6 +75,7 @@ Examples:
   pleach sync production/web
   pleach sync production --wait --timeout 5m    push before, and see the result here
   pleach sync production --override-window
+  pleach sync production/cluster --nodes        change nodes that joined or fell back
   pleach sync production --withdraw             withdraw a request that no controller has accepted")]
 pub(crate) struct SyncArgs {
     /// Environment, or one release of it
@@ -83,8 +86,12 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     override_window: bool,
 
+    /// Change nodes too that fell behind the installed version
+    #[arg(long)]
+    nodes: bool,
+
     /// Withdraw a request that no controller has accepted
-    #[arg(long, conflicts_with = "override_window")]
+    #[arg(long, conflicts_with_all = ["override_window", "nodes"])]
     withdraw: bool,
 
     /// Wait for the result of the controller
@@ -153,6 +160,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         by: person(),
         override_window: args.override_window,
         after_fetch: args.wait,
+        nodes: args.nodes,
     };
     let at = request.at;
     let request = UserRequest::Sync(request);

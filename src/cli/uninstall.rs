@@ -98,6 +98,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         verify: false,
         wait: true,
         review: true,
+        nodes_behind: false,
         prune: true,
         predecessors: Predecessors::Ready,
     };

@@ -213,6 +213,15 @@ fn upgrade(fleet: &Fleet, rest: &str) {
     fleet.commit();
 }
 
+/// Returns the phases of the nodes in the status, and the number of changed ones.
+fn phases(fleet: &Fleet) -> [String; 2] {
+    let release = format!("release.pleach.dev/{}.web", fleet.environment);
+    let status = fleet.get(&[&release]).unwrap()["status"].clone();
+    let nodes = status["nodes"].as_array().unwrap().iter();
+    let phases: Vec<&str> = nodes.map(|node| node["phase"].as_str().unwrap()).collect();
+    [phases.join(" "), status["nodeCounts"]["Done"].to_string()]
+}
+
 const DRAIN: &str = "      drain: {timeout: 60s}\n";
 
 #[test]
@@ -244,6 +253,7 @@ fn nodes_are_drained_changed_and_released_one_after_the_other() {
         "{writes:#?}"
     );
     assert_eq!(nodes.jobs().len(), 3);
+    assert_eq!(phases(&fleet), [["Done"; 3].join(" "), "3".to_owned()]);
     assert!(
         writes.iter().any(|line| line.contains("eviction")),
         "{writes:#?}"
@@ -318,6 +328,12 @@ fn a_failed_job_keeps_the_node_cordoned_and_runs_again() {
         .says("the node stays as it is; the next apply continues with it");
     let cordoned = |node: &&Value| node["spec"]["unschedulable"] == true;
     assert_eq!(nodes.all().iter().filter(cordoned).count(), 1);
+    assert_eq!(phases(&fleet), ["Failed Pending", "0"]);
+    let uninstall = ["uninstall", "pool-fail/web", "--yes"];
+    fleet
+        .run(&uninstall)
+        .ended_with(7)
+        .says("in work of stage nodes");
     fleet.kubectl(&["delete", "quota", "none", "-n", "pool-fail-jobs"]);
     fleet.edit("manifests/web/job.yaml", "  activeDeadlineSeconds: 1\n", "");
     fleet.commit();
@@ -402,7 +418,7 @@ fn meanwhile(fleet: &Fleet, node: &str, act: impl FnOnce()) -> Run {
 }
 
 #[test]
-fn a_node_that_leaves_is_skipped_and_one_that_joins_waits_for_the_next_version() {
+fn a_node_that_leaves_is_skipped_and_one_that_joins_waits_for_the_next_apply() {
     let pool = "pool-leave";
     let nodes = Nodes::start(pool, 2);
     let fleet = guarded(pool, DRAIN);
@@ -422,6 +438,8 @@ fn a_node_that_leaves_is_skipped_and_one_that_joins_waits_for_the_next_version()
         .collect();
     assert_eq!(versions, ["\"v2\"", "\"v1\""]);
     assert_eq!(nodes.jobs().len(), 1);
+    fleet.applied().says("upgraded Node/pool-leave-2");
+    nodes.are_free("v2", &[]);
     fleet.writes_objects_nowhere(Fleet::applied);
 }
 
@@ -653,5 +671,21 @@ fn a_change_pauses_after_the_first_node_and_the_controller_asks_before_the_rest(
     fleet.until_condition("Ready", "Deployed");
     nodes.are_free("v2", &[]);
     assert_eq!(nodes.jobs().len(), 4);
+
+    join(pool, 2, "worker");
+    let target = "pool-pause/web";
+    fleet.run(&["sync", target]).ended_with(0);
+    let said = fleet.until_condition("Drifted", "NodesBehind");
+    assert!(
+        said.starts_with("stage nodes: pool-pause-2 behind"),
+        "{said}"
+    );
+    assert_eq!(nodes.jobs().len(), 4);
+    fleet.run(&["sync", target, "--nodes"]).ended_with(0);
+    let is_free =
+        |node: &Value| node["metadata"]["annotations"]["pleach.dev/node-upgrade"].is_null();
+    wait_for("pool-pause-2", |node| {
+        node["metadata"]["labels"]["version"] == "v2" && is_free(node)
+    });
     running.stopped();
 }

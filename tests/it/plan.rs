@@ -113,6 +113,7 @@ impl Release {
             timeout: self.resolved.timeout,
             wait: true,
             verify: false,
+            nodes_behind: false,
             versions: self.resolved.versions.clone(),
             asks: BTreeSet::new(),
         }

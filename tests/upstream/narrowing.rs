@@ -69,6 +69,7 @@ fn upgrade() -> (Desired, Plan) {
         timeout: SignedDuration::from_mins(10),
         wait: true,
         verify: false,
+        nodes_behind: false,
         versions: VersionPolicy {
             upgrades_from: Some(VersionReq::STAR),
             ..VersionPolicy::default()

@@ -197,7 +197,12 @@ impl BoardWriter {
             EventKind::Done(step, _, outcome) => {
                 board.progress(name, now, |run| finish(run, step.0, outcome));
             }
+            EventKind::Nodes(nodes) => board.progress(name, now, |run| run.set_nodes(nodes)),
+            EventKind::Node(change) => {
+                board.progress(name, now, |run| run.set_node(&change.node));
+            }
             EventKind::Phase(_)
+            | EventKind::Evicted(_)
             | EventKind::Retrying(..)
             | EventKind::Warning(_)
             | EventKind::Finished(_) => {}

@@ -64,6 +64,7 @@ pub(super) fn summary(desired: &Target, planned: &Planned) -> PlanSummary {
         recorded: recorded(desired, planned),
         degraded: planned.observation.degraded(),
         contended: record.map_or_else(Vec::new, |record| record.contended(Timestamp::now())),
+        nodes_behind: plan.nodes_behind().map(str::to_owned).unwrap_or_default(),
         requests: planned.observation.user_requests(),
         fetch: None,
         policy: policy_of(desired, planned),

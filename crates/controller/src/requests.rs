@@ -129,6 +129,7 @@ mod tests {
             by: "ann@laptop".to_owned(),
             override_window,
             after_fetch: false,
+            nodes: false,
         }
     }
 
@@ -184,6 +185,7 @@ mod tests {
         let requests = Requests::new(FetchSchedule::default());
         let request = SyncRequest {
             after_fetch: true,
+            nodes: false,
             ..request(1, false)
         };
         assert!(is_open(&requests, &request));

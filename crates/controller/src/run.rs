@@ -97,6 +97,7 @@ impl Target {
                 wait: true,
                 prune: !self.is_retained && !self.is_stalled,
                 review: true,
+                nodes_behind: false,
                 predecessors: Predecessors::AtRevision,
             },
         }

@@ -113,6 +113,7 @@ fn plan_all(loaded: &Loaded, plan: &dyn Fn(&Desired, &Observed, &Policy)) {
         wait: true,
         prune: true,
         review: false,
+        nodes_behind: false,
         predecessors: Predecessors::AtRevision,
     };
     for (release, rendered) in &loaded.rendered {

@@ -60,6 +60,9 @@ pub struct Options {
     pub prune: bool,
     /// Checks the permissions that the plan needs.
     pub review: bool,
+    /// Changes nodes that fell behind the installed version. A user can also request that
+    /// (`pleach sync --nodes`).
+    pub nodes_behind: bool,
     /// Condition for the releases that a release depends on.
     pub predecessors: Predecessors,
 }
@@ -139,6 +142,8 @@ impl Planner<'_> {
             });
         }
         let mut observation = Box::pin(observe(&cluster, &mut desired, &policy, early)).await?;
+        let request = observation.user_requests().sync;
+        policy.nodes_behind |= request.is_some_and(|request| request.nodes);
         if self.is_first(release) {
             let declared = &self.loaded.environment.cluster;
             let finding = declared.other_version(&observation.observed.server_version);
@@ -433,6 +438,7 @@ pub fn policy(
         timeout: release.timeout,
         wait: options.wait,
         verify: options.verify,
+        nodes_behind: options.nodes_behind,
         versions: release.versions.clone(),
         asks: options.asks(),
     }
@@ -523,6 +529,7 @@ mod tests {
                     wait: true,
                     prune: true,
                     review: false,
+                    nodes_behind: false,
                     predecessors: Predecessors::AtRevision,
                 },
             };

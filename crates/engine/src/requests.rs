@@ -117,6 +117,7 @@ mod tests {
             by: "ann".to_owned(),
             override_window: false,
             after_fetch: false,
+            nodes: false,
         };
         let mut requests = UserRequests::default();
         UserRequest::Suspend(suspension.clone()).change(&mut requests);

@@ -13,6 +13,8 @@ pub mod events;
 pub mod interrupted_summary;
 mod journal_writer;
 mod live;
+mod node_board;
+pub mod node_progress;
 mod nodes;
 pub mod novelty;
 mod observe;
@@ -64,6 +66,7 @@ use super::lease::{Holder, NodesInChange};
 use super::stop::Stop;
 use events::{EventKind, Events, Verb};
 use journal_writer::JournalWriter;
+use node_board::NodeBoard;
 use pleach_cluster::Cluster;
 use record::Under;
 use report::SyncResult;
@@ -120,6 +123,10 @@ pub async fn execute(
     let desired = &*desired;
     run.with_lease(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
+        let board = Arc::new(NodeBoard::of(plan));
+        if plan.has_steps() {
+            state.show_nodes(board.report()).await;
+        }
         let begun = begin(state, desired, plan, &superset).await?;
         if plan.has_steps() {
             let at = begun.attempt.at;
@@ -134,8 +141,8 @@ pub async fn execute(
             key: state.key().cloned(),
             nodes: state.nodes_in_change().clone(),
         };
-        let steps = run.steps(desired, &observed, plan, books);
-        let executed = Box::pin(steps).await;
+        let executed = run.steps_with_nodes(state, (desired, &observed, plan), (books, &board));
+        let executed = Box::pin(executed).await;
         Ok(finish(run, state, desired, &observed, plan, begun, executed).await)
     })
     .await
@@ -214,6 +221,7 @@ async fn begin(
             installed.bundle.clone_from(&desired.bundle);
             installed.applying = Some(begun.attempt.clone());
             installed.memory = Some(record::memory(desired, installed, superset, under));
+            installed.nodes = plan.nodes_memory().or(installed.nodes);
             installed.removed = false;
             installed.ready = false;
         };
@@ -317,6 +325,30 @@ impl Run<'_> {
         let waiting = |holder: &Holder| self.events.send(EventKind::Queued(holder.clone()));
         let done = with_lease(self.claim, state, self.stop, waiting, work).await?;
         Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
+    }
+
+    /// Executes the steps, and shows the progress of the nodes in the status meanwhile.
+    async fn steps_with_nodes(
+        &self,
+        state: &mut State,
+        (desired, observed, plan): (&Desired, &Observed, &Plan),
+        (books, board): (Books, &Arc<NodeBoard>),
+    ) -> Executed {
+        if board.is_empty() {
+            return self.steps(desired, observed, plan, books).await;
+        }
+        let events = self.events.with_nodes(board);
+        let run = Run {
+            events: &events,
+            ..*self
+        };
+        let executed = tokio::select! {
+            executed = run.steps(desired, observed, plan, books) => executed,
+            never = board.write(state, &desired.revision) => match never {},
+        };
+        board.finish(state, &desired.revision).await;
+        state.show_nodes(board.report()).await;
+        executed
     }
 
     /// Executes the steps. Ends temporary changes by their rules if the steps did not finish.

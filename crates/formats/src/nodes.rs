@@ -3,6 +3,7 @@
 //! The decisions are pure: the order of the nodes, the mark that remembers what was changed on a
 //! node, the patches, the pods to evict, and the Job of a node.
 
+mod capacity;
 mod cleanup;
 mod drain;
 mod job;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use crate::sequence::Count;
 use pleach_model::cel::{Expression, Subject, Unevaluable};
 
+pub use capacity::{NodeCapacity, Resources, Shortage, Usage, shortage};
 pub use cleanup::{CleanupRule, FORMER_IMAGES, FormerImages};
 pub use drain::{Budget, DrainRule, NodePod, overlapping};
 pub use job::{NODE_UPGRADE, job_of};

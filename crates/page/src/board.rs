@@ -12,6 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_state::inventory::NodeProgress;
 
 use crate::facts::{ReleaseFacts, text};
 use crate::outline::{Deviation, Outline};
@@ -152,6 +153,8 @@ pub struct Run {
     pub newest: Option<usize>,
     /// Present waits, by step.
     pub waits: BTreeMap<usize, Wait>,
+    /// Nodes that it changes, in the order of the plan.
+    pub nodes: Vec<NodeProgress>,
 }
 
 /// A wait of a step.
@@ -424,6 +427,21 @@ impl Run {
             steps: BTreeMap::new(),
             newest: None,
             waits: BTreeMap::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Sets the nodes that the run changes.
+    pub fn set_nodes(&mut self, nodes: &[NodeProgress]) {
+        self.nodes = nodes.iter().map(readable).collect();
+    }
+
+    /// Sets the phase of one of the nodes.
+    pub fn set_node(&mut self, node: &NodeProgress) {
+        let mut nodes = self.nodes.iter_mut();
+        let name = text(&node.name);
+        if let Some(known) = nodes.find(|known| known.name == name) {
+            *known = readable(node);
         }
     }
 
@@ -441,6 +459,15 @@ impl Run {
     pub fn done(&self) -> usize {
         let steps = self.steps.values();
         steps.filter(|state| **state == StepState::Done).count()
+    }
+}
+
+/// Returns a node with texts for a page.
+fn readable(node: &NodeProgress) -> NodeProgress {
+    NodeProgress {
+        name: text(&node.name),
+        message: text(&node.message),
+        ..node.clone()
     }
 }
 

@@ -17,7 +17,7 @@ pub use contents::{Content, Contents};
 pub use drift_candidates::{Known, Reading, is_unchanged, triage};
 pub use escalation::Escalation;
 pub use missing_permissions::{Grants, MissingGrant, MissingRule, copyable, rules};
-pub use nodes::ObservedNodes;
+pub use nodes::{MarkedNode, MarkedNodes, ObservedNodes};
 pub use previous::PreviousRelease;
 pub use registration::{Backend, Lack, Registration};
 pub use registration::{asks_url, available};
@@ -119,6 +119,10 @@ pub struct Observed {
     /// Nodes that stages change, by the name of the stage. Read only before a change of the release.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, ObservedNodes>,
+    /// Nodes with a mark of the release. Read only if it changed nodes before, ahead of a change of
+    /// the release and of an uninstall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marked_nodes: Option<MarkedNodes>,
     /// Permissions that pleach lacks. `None` if they were not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<Grants>,
@@ -379,6 +383,7 @@ impl Observed {
             focus: None,
             workload_context: None,
             nodes: BTreeMap::new(),
+            marked_nodes: None,
             access: None,
             installed: None,
             inventory: Inventory::default(),

@@ -38,6 +38,7 @@
 //!     declares and rewrite stored objects, after all of the above.
 //! 13. `gate`: exempts our own user from gates that would stop this plan.
 //!     `certificates`, `workload_context`: report obstacles in the cluster.
+//!     `resumed_nodes`: completes nodes in work before it waits for checks.
 //! 14. `needless`: without `--wait`, drops waits that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles. All passes share a `budget`: a
@@ -79,6 +80,7 @@ mod protection;
 mod prune;
 mod questions;
 mod removal;
+mod resumed_nodes;
 mod run_once_jobs;
 mod shrink;
 mod stages;
@@ -193,6 +195,7 @@ fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed, direction: Direction) -> Bracket
     certificates::run(ctx, &mut draft);
     workload_context::run(ctx, &mut draft);
     unbacked::run(ctx, &mut draft);
+    resumed_nodes::run(ctx, &mut draft);
     drop_unneeded_waits::run(ctx, &mut draft);
     draft
 }

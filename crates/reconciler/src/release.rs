@@ -76,6 +76,8 @@ pub struct Release {
     health: Health,
     /// Fields that other clients keep writing to.
     contended: Vec<String>,
+    /// Message about nodes that fell behind, from the last plan of all objects.
+    nodes_behind: String,
     /// Number of consecutive changes that required no action.
     unneeded_triggers: u32,
     /// Whether the desired state was already reconciled before the last reconcile.
@@ -154,6 +156,7 @@ impl Release {
             verify_at: now.at + VERIFY.mul_f64(now.random),
             health: Health::default(),
             contended: Vec::new(),
+            nodes_behind: String::new(),
             unneeded_triggers: 0,
             was_reconciled: false,
             notification_state: NotificationState::default(),

@@ -6,6 +6,7 @@ mod conditions;
 mod contention;
 mod entry;
 mod journal;
+mod nodes;
 mod owned;
 mod rebuild;
 mod release;
@@ -24,11 +25,12 @@ pub use conditions::{
 pub use contention::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
+pub use nodes::{NodePhase, NodeProgress, NodesReport};
 pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError, RunFacts,
-    RunOutcome, ShardRef, Source, config_map_data, is_commit, parent_object,
+    Attempt, AttemptResult, Installed, NodesMemory, Override, RECONCILING, RECORD_FORMAT,
+    RecordError, RunFacts, RunOutcome, ShardRef, Source, config_map_data, is_commit, parent_object,
 };
 pub use seal::{Scope, Seal, SealError, StateKey};
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

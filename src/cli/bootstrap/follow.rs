@@ -226,6 +226,7 @@ mod tests {
             by: "ann".to_owned(),
             override_window: false,
             after_fetch: true,
+            nodes: false,
         });
         assert_eq!(
             progress(Some(&unanswered), &expected, Timestamp::UNIX_EPOCH),

@@ -1,6 +1,7 @@
 //! Sync events as log lines and a progress block.
 
 mod block;
+mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::{Op, Plan, Step, StepId, Until};
 
+use self::nodes::Nodes;
 use super::findings::plain;
 use crate::cli::{Ui, ui};
 use pleach_engine::{
@@ -33,6 +35,8 @@ pub(crate) struct Progress<'a> {
     waiting: BTreeMap<StepId, Wait>,
     /// Names of the objects that became ready, in this order.
     ready: Vec<String>,
+    /// Nodes that the run changes.
+    nodes: Nodes,
 }
 
 /// Current wait.
@@ -57,6 +61,7 @@ impl<'a> Progress<'a> {
             applied: BTreeMap::new(),
             waiting: BTreeMap::new(),
             ready: Vec::new(),
+            nodes: Nodes::default(),
         }
     }
 
@@ -84,7 +89,15 @@ impl<'a> Progress<'a> {
                 self.flush(ui);
                 ui.end_progress();
             }
-            EventKind::Phase(_) => {}
+            EventKind::Nodes(nodes) => self.nodes = Nodes::of(nodes, Instant::now()),
+            EventKind::Node(change) => {
+                if let Some(line) = self.nodes.change(change, Instant::now())
+                    && !ui.has_block()
+                {
+                    ui.status(line);
+                }
+            }
+            EventKind::Phase(_) | EventKind::Evicted(_) => {}
         }
         self.flush(ui);
         if ui.has_block() {
@@ -119,18 +132,34 @@ impl<'a> Progress<'a> {
         let stage = running
             .min()
             .map(|id| format!("  {}", self.step(*id).stage));
-        format!("{}{}", self.plan.release.release, stage.unwrap_or_default())
+        let nodes = self.nodes.totals();
+        let nodes = nodes.map(|(done, all)| format!("  {done}/{all} nodes"));
+        format!(
+            "{}{}{}",
+            self.plan.release.release,
+            stage.unwrap_or_default(),
+            nodes.unwrap_or_default()
+        )
     }
 
     /// Formats the ready objects and the waits, for a terminal with this number of columns.
     fn block(&self, width: usize) -> String {
-        let waits = self.waiting.values().map(|wait| block::Waiting {
+        let is_of_node = |id: &StepId| self.nodes.has(&self.step(*id).object);
+        let (of_nodes, others): (Vec<_>, Vec<_>) =
+            self.waiting.iter().partition(|(id, _)| is_of_node(id));
+        let waits = others.into_iter().map(|(_, wait)| block::Waiting {
             object: &wait.object,
             message: &wait.message,
             since: wait.started.elapsed(),
         });
         let waits: Vec<block::Waiting<'_>> = waits.collect();
-        block::block(&self.ready, &waits, width)
+        let messages = of_nodes.into_iter().map(|(id, wait)| {
+            let node = self.step(*id).object.name.as_str();
+            (node, wait.message.as_str())
+        });
+        let nodes = self.nodes.lines(&messages.collect(), Instant::now(), width);
+        let nodes = nodes.iter().map(|line| format!("\n  {line}"));
+        block::block(&self.ready, &waits, width) + &nodes.collect::<String>()
     }
 
     fn step(&self, id: StepId) -> &'a Step {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use pleach_formats::gate::lifted_by;
 use pleach_model::age::age;
-use pleach_state::inventory::{Attempt, Installed, ReleaseSummary, Suspension};
+use pleach_state::inventory::{Attempt, Installed, NodePhase, ReleaseSummary, Suspension};
 use pleach_state::overlay::{Journaled, OverlayId};
 use serde_json::{Value, json};
 
@@ -102,10 +102,43 @@ fn remarks(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
         let condition = one_line(&format!("{kind}: {reason}: {message}"));
         lines.push(format!("{WARNING}{target}{WARNING:#}: {condition}"));
     }
+    lines.extend(nodes(release, now));
     for order in user_requests(release, now) {
         let order = one_line(&order);
         lines.push(format!("{WARNING}{target}{WARNING:#}: {order}"));
     }
+    lines
+}
+
+/// Formats the nodes that the last run changes: their number, and those that are not changed.
+fn nodes(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
+    let target = release.target();
+    let Some((done, all)) = release.node_totals() else {
+        return Vec::new();
+    };
+    let mut lines = vec![format!("{target}: {done} of {all} nodes changed")];
+    let open = release.nodes.nodes.iter();
+    let open = open.filter(|node| !matches!(node.phase, NodePhase::Done | NodePhase::Pending));
+    lines.extend(open.map(|node| {
+        let style = match node.phase {
+            NodePhase::Failed => ERROR,
+            _ => WARNING,
+        };
+        let message = match node.message.as_str() {
+            "" => String::new(),
+            message => format!(": {message}"),
+        };
+        let text = format!(
+            "{} for {}{message}",
+            node.phase.as_str(),
+            age(node.since, now)
+        );
+        format!(
+            "{style}{target} node {}{style:#}: {}",
+            one_line(&node.name),
+            one_line(&text)
+        )
+    }));
     lines
 }
 
@@ -399,6 +432,13 @@ fn one(
             .map(|(kind, reason, message)| {
                 json!({ "type": kind, "reason": reason, "message": message })
             })
+            .collect();
+    }
+    if !release.nodes.is_empty() {
+        let counts = release.nodes.counts.iter();
+        value["nodes"] = json!(release.nodes.nodes);
+        value["nodeCounts"] = counts
+            .map(|(phase, count)| (phase.as_str().to_owned(), json!(count)))
             .collect();
     }
     if let Some(journal) = &release.journal {

@@ -17,6 +17,8 @@ use pleach_controller::{
     ControllerEvent as Event, EventReceivers, Previewed, ReconcileOutcome, statuses::Statuses,
 };
 use pleach_engine::sync::events::{EventKind, StepOutcome, SyncEvent, WaitState};
+use pleach_engine::sync::node_progress::NodeChange;
+use pleach_state::inventory::NodePhase;
 
 /// Receivers of controller events besides the log.
 pub(super) struct Listeners<'a> {
@@ -111,6 +113,7 @@ impl Listeners<'_> {
                     if let Some(traces) = &mut self.traces {
                         traces.process_sync(&event);
                     }
+                    self.metrics.count_sync(&event);
                     log_sync(&event, &mut self.waits);
                 }
                 _ = publishing.tick(), if is_changed => if let Some(board) = &mut self.board {
@@ -399,6 +402,22 @@ fn level_of(outcome: ReconcileOutcome) -> Level {
     }
 }
 
+/// Logs begin, end and failure of the change of a node. The failure has a line of its own.
+fn log_node(release: &ReleaseName, change: &NodeChange) {
+    let name = &change.node.name;
+    let level = match change.node.phase {
+        NodePhase::Done => Level::Info,
+        _ => Level::Debug,
+    };
+    let (before, now) = (change.before.as_str(), change.node.phase.as_str());
+    let message = format!(
+        "node {name}: {now}, after {} {before}",
+        seconds(change.took)
+    );
+    let entry = Entry::of_release(release, "node", message);
+    entry.took(change.took).write(level);
+}
+
 fn log_sync(event: &SyncEvent, waits: &mut Waits) {
     let name = &event.release;
     match &event.kind {
@@ -430,7 +449,10 @@ fn log_sync(event: &SyncEvent, waits: &mut Waits) {
         EventKind::Warning(finding) => {
             Entry::of_release(name, "warning", finding.to_string()).write(Level::Warn);
         }
+        EventKind::Node(change) => log_node(name, change),
         EventKind::Phase(_)
+        | EventKind::Nodes(_)
+        | EventKind::Evicted(_)
         | EventKind::Started(_)
         | EventKind::Applied(_)
         | EventKind::Retrying(..)

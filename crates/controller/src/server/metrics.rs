@@ -2,6 +2,7 @@
 
 mod environments;
 mod labels;
+mod nodes;
 mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,11 +25,12 @@ use labels::{
     EnvironmentLabels, HookLabels, ObjectLabels, PhaseLabels, PreviewLabels, ReconcileLabels,
     ReleaseLabels, RepositoryLabels,
 };
+use nodes::NodeMetrics;
 use page::PageMetrics;
 pub use page::{EventStream, SignInResult};
 
 /// Names of all metrics, as documented in docs/reference/metrics.md.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 29] = [
     "pleach_reconcile",
     "pleach_reconcile_duration_seconds",
     "pleach_release_synced",
@@ -55,6 +57,9 @@ pub const NAMES: [&str; 26] = [
     "pleach_ui_event_streams",
     "pleach_ui_actions",
     "pleach_ui_sign_ins",
+    "pleach_nodes",
+    "pleach_node_phase_duration_seconds",
+    "pleach_evictions",
 ];
 
 type Time = Gauge<f64, AtomicU64>;
@@ -85,6 +90,7 @@ pub struct Metrics {
     clusters: Family<EnvironmentLabels, Gauge>,
     previews: Family<PreviewLabels, Counter>,
     page: PageMetrics,
+    nodes: NodeMetrics,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
     /// Releases with state metrics.
@@ -127,6 +133,7 @@ impl Default for Metrics {
             clusters: Family::default(),
             previews: Family::default(),
             page: PageMetrics::default(),
+            nodes: NodeMetrics::default(),
             progress: Mutex::default(),
             in_progress: Mutex::default(),
             releases: Mutex::default(),
@@ -137,6 +144,7 @@ impl Default for Metrics {
         metrics.register(&mut registry);
         metrics.register_sharing(&mut registry);
         metrics.page.register(&mut registry);
+        metrics.nodes.register(&mut registry);
         metrics.registry = Mutex::new(registry);
         metrics
     }
@@ -455,6 +463,7 @@ impl Metrics {
         self.drifted.remove(labels);
         self.degraded.remove(labels);
         self.contended.remove(labels);
+        self.nodes.forget(labels);
     }
 
     fn took(&self, phase: &'static str, took: Duration) {

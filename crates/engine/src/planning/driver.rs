@@ -135,6 +135,7 @@ impl Planner<'_> {
                 let nodes = source.nodes(&stage).await;
                 Answer::Nodes(stage, nodes)
             }
+            Question::MarkedNodes => Answer::MarkedNodes(source.marked_nodes().await),
             Question::Permissions(needed) => {
                 Answer::Permissions(source.permissions(*needed).await?)
             }

@@ -165,6 +165,7 @@ impl Gone {
             timeout: self.timeout.or(timeout).unwrap_or(TIMEOUT),
             wait: true,
             verify: false,
+            nodes_behind: false,
             versions: VersionPolicy::default(),
             asks: planner.options.asks(),
         }

@@ -28,6 +28,7 @@ const OPTIONS: Options = Options {
     verify: false,
     wait: true,
     review: false,
+    nodes_behind: false,
     prune: true,
     predecessors: Predecessors::Ready,
 };

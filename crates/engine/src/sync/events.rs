@@ -1,13 +1,17 @@
 //! Events of a sync.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_model::finding::Finding;
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::StepId;
+use pleach_state::inventory::{NodePhase, NodeProgress};
 use serde::Serialize;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
+use super::node_board::NodeBoard;
+use super::node_progress::{Evictions, NodeChange};
 use super::report::{Failure, SyncResult};
 use crate::lease::Holder;
 
@@ -61,6 +65,12 @@ pub enum EventKind {
     Retrying(StepId, String),
     /// A step ended, with its object.
     Done(StepId, ObjectId, StepOutcome),
+    /// The nodes that the run changes, all of them pending.
+    Nodes(Vec<NodeProgress>),
+    /// A node entered another phase.
+    Node(NodeChange),
+    /// Pods of a node were evicted, or not.
+    Evicted(Evictions),
     /// A finding that stops nothing.
     Warning(Finding),
     /// The sync ended.
@@ -106,6 +116,8 @@ pub enum StepOutcome {
 pub struct Events {
     release: ReleaseName,
     sink: Sink,
+    /// The nodes that the run changes. `None` outside of a run with nodes.
+    nodes: Option<Arc<NodeBoard>>,
 }
 
 #[derive(Debug, Clone)]
@@ -123,6 +135,7 @@ impl Events {
         Self {
             release,
             sink: Sink::All(sender),
+            nodes: None,
         }
     }
 
@@ -131,6 +144,7 @@ impl Events {
         Self {
             release,
             sink: Sink::Some(sender),
+            nodes: None,
         }
     }
 
@@ -139,11 +153,39 @@ impl Events {
         Self {
             release,
             sink: Sink::Nowhere,
+            nodes: None,
+        }
+    }
+
+    /// Returns the sender for a run with these nodes, and reports them.
+    pub(super) fn with_nodes(&self, board: &Arc<NodeBoard>) -> Self {
+        self.forward(EventKind::Nodes(board.nodes()));
+        Self {
+            nodes: Some(Arc::clone(board)),
+            ..self.clone()
+        }
+    }
+
+    /// Reports the phase of the node of a step.
+    pub(super) fn enter(&self, step: StepId, phase: NodePhase) {
+        let change = self.nodes.as_ref();
+        let change = change.and_then(|board| board.enter(step, phase));
+        if let Some(change) = change {
+            self.forward(EventKind::Node(change));
         }
     }
 
     /// Sends an event.
     pub fn send(&self, kind: EventKind) {
+        let change = self.nodes.as_ref();
+        let change = change.and_then(|board| board.apply(&kind));
+        self.forward(kind);
+        if let Some(change) = change {
+            self.forward(EventKind::Node(change));
+        }
+    }
+
+    fn forward(&self, kind: EventKind) {
         let event = || SyncEvent {
             release: self.release.clone(),
             kind,

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use pleach_formats::nodes::{Budget, CleanupRule, FormerImages, NodePod, NodeState, NodesRule};
+use pleach_formats::nodes::{
+    Budget, CleanupRule, FormerImages, Mark, NodeCapacity, NodePod, NodeState, NodesRule, Usage,
+};
 use pleach_formats::preload::{Images, PreloadRule};
 use pleach_model::object::{GroupKind, Manifest, ObjectId, pod_template};
-use pleach_planner::observe::ObservedNodes;
+use pleach_planner::observe::{MarkedNode, MarkedNodes, ObservedNodes};
 use serde_json::Value;
 
 use super::answers::Source;
@@ -24,8 +26,8 @@ impl Source<'_> {
         let Some(rule) = stage.and_then(|stage| stage.nodes.as_ref()) else {
             return ObservedNodes::Unknown("the bundle does not have the stage".to_owned());
         };
-        let nodes = match nodes(self.cluster, rule).await {
-            Ok(nodes) => nodes,
+        let (nodes, mut capacity) = match nodes(self.cluster, rule).await {
+            Ok(found) => found,
             Err(why) => return ObservedNodes::Unknown(why),
         };
         // A node whose Job may have begun is not drained again.
@@ -33,10 +35,14 @@ impl Source<'_> {
         let open: BTreeSet<&str> = open.map(|node| node.name.as_str()).collect();
         let (pods, budgets) = if rule.drain.is_some() && !open.is_empty() {
             match obstacles(self.cluster, &open).await {
-                Ok(found) => found,
+                Ok((pods, budgets, usage)) => {
+                    usage.apply(&mut capacity);
+                    (pods, budgets)
+                }
                 Err(error) => return ObservedNodes::Unknown(super::op::failure(&error).message),
             }
         } else {
+            capacity.clear();
             (Vec::new(), Vec::new())
         };
         let former = match &rule.cleanup {
@@ -48,6 +54,7 @@ impl Source<'_> {
                 nodes,
                 pods,
                 budgets,
+                capacity,
                 former,
             },
             Err(why) => ObservedNodes::Unknown(why),
@@ -106,6 +113,31 @@ impl Source<'_> {
         ))
     }
 
+    /// Reads the nodes with a mark of the release.
+    pub(crate) async fn marked_nodes(&self) -> MarkedNodes {
+        let release = self.desired.name.to_string();
+        let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+        let everything = Selector::default();
+        let read = |node: Value| {
+            let mark = Mark::of(&node).filter(|mark| mark.release == release)?;
+            Some(MarkedNode {
+                name: node["metadata"]["name"].as_str()?.to_owned(),
+                stage: mark.stage,
+            })
+        };
+        let found = self
+            .cluster
+            .pick(&path, &everything, Depth::Metadata, read)
+            .await;
+        match found {
+            Ok(mut nodes) => {
+                nodes.sort();
+                MarkedNodes::Read(nodes)
+            }
+            Err(error) => MarkedNodes::Unknown(super::op::failure(&error).message),
+        }
+    }
+
     /// Reads the nodes of a stage that preloads.
     async fn nodes_to_preload(&self, rule: &PreloadRule) -> ObservedNodes {
         let images = self.desired.images();
@@ -123,6 +155,7 @@ impl Source<'_> {
                 nodes,
                 pods: Vec::new(),
                 budgets: Vec::new(),
+                capacity: Vec::new(),
                 former: BTreeSet::new(),
             },
             Err(error) => ObservedNodes::Unknown(super::op::failure(&error).message),
@@ -130,24 +163,32 @@ impl Source<'_> {
     }
 }
 
-async fn nodes(cluster: &Cluster, rule: &NodesRule) -> Result<Vec<NodeState>, String> {
+/// Reads the nodes that a rule selects, and the capacity of all nodes without their pods.
+async fn nodes(
+    cluster: &Cluster,
+    rule: &NodesRule,
+) -> Result<(Vec<NodeState>, Vec<NodeCapacity>), String> {
     let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
     let everything = Selector::default();
-    let read = |node: Value| rule.state_of(&node);
-    let nodes = cluster.pick(&path, &everything, Depth::Full, read).await;
-    let nodes = nodes.map_err(|error| super::op::failure(&error).message)?;
-    let nodes: Result<Vec<NodeState>, _> = nodes.into_iter().collect();
-    nodes.map_err(|error| format!("`done` cannot be evaluated: {error}"))
+    let read = |node: Value| Some((rule.state_of(&node), NodeCapacity::of(&node)?));
+    let found = cluster.pick(&path, &everything, Depth::Full, read).await;
+    let found = found.map_err(|error| super::op::failure(&error).message)?;
+    let (nodes, capacity): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let nodes: Result<Vec<NodeState>, _> = nodes.into_iter().flatten().collect();
+    let nodes = nodes.map_err(|error| format!("`done` cannot be evaluated: {error}"))?;
+    Ok((nodes, capacity))
 }
 
 async fn obstacles(
     cluster: &Cluster,
     nodes: &BTreeSet<&str>,
-) -> Result<(Vec<NodePod>, Vec<Budget>), ClusterError> {
+) -> Result<(Vec<NodePod>, Vec<Budget>, Usage), ClusterError> {
     let path = ResourcePath::namespaced("v1", "Pod", "pods");
     let everything = Selector::default();
     let siblings: RefCell<BTreeMap<String, usize>> = RefCell::default();
+    let usage: RefCell<Usage> = RefCell::default();
     let on_nodes = |pod: Value| {
+        usage.borrow_mut().add(&pod);
         let pod = NodePod::of(&pod)?;
         if let Some(controller) = &pod.controller {
             let mut siblings = siblings.borrow_mut();
@@ -168,5 +209,5 @@ async fn obstacles(
     let read = |budget: Value| Budget::of(&budget);
     let mut budgets = cluster.pick(&path, &everything, Depth::Full, read).await?;
     budgets.sort_by(|a, b| a.id.cmp(&b.id));
-    Ok((pods, budgets))
+    Ok((pods, budgets, usage.into_inner()))
 }

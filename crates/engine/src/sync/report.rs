@@ -74,7 +74,20 @@ pub struct Failure {
     pub ends_waits: bool,
 }
 
+/// Message of a step that a stop request ended.
+const STOPPED: &str = "the run was stopped";
+
 impl Failure {
+    /// Creates the failure of an operation that a stop request ended.
+    pub(super) fn stopped() -> Self {
+        Self::new(FailureKind::NotReady, STOPPED)
+    }
+
+    /// Returns whether a stop request ended the operation.
+    pub fn is_stop(&self) -> bool {
+        self.kind == FailureKind::NotReady && self.message == STOPPED
+    }
+
     /// Creates a failure without a hint.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {

@@ -12,6 +12,7 @@ mod crd;
 mod end;
 mod journals;
 mod keys;
+mod nodes;
 mod parent;
 mod plans;
 mod salvage;
@@ -29,8 +30,8 @@ use pleach_model::object::{
 };
 use pleach_planner::observe::ClusterId;
 use pleach_state::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Journal, Scope, StateKey, Store,
-    UserRequests, changed_status, degraded, followed,
+    Attempt, Condition, Following, Installed, Inventory, Journal, NodesReport, Scope, StateKey,
+    Store, UserRequests, changed_status, degraded, followed,
 };
 use serde_json::Value;
 
@@ -69,6 +70,8 @@ pub struct State {
     live: Option<Value>,
     /// The object of the journal, as read.
     journal: Option<Value>,
+    /// Nodes that the present run changes. `None`: those of the live status stay.
+    nodes: Option<NodesReport>,
     /// Shards of a previous run that were not committed or not deleted.
     unlisted: BTreeSet<String>,
     /// Nodes that a run is changing, for its Lease.
@@ -121,6 +124,7 @@ impl State {
             record: Installed::default(),
             live: None,
             journal: None,
+            nodes: None,
             unlisted: BTreeSet::new(),
             nodes_in_change: NodesInChange::default(),
         }

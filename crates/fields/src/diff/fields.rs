@@ -21,6 +21,8 @@ use pleach_model::object::{FieldPath, PathSegment, Secrecy, canonical_json};
 
 use lists::Shape;
 
+pub use quantity::billionths;
+
 /// A field that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldChange {

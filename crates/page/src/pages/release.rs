@@ -6,6 +6,7 @@ mod objects;
 use minijinja::{Value, context};
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Action;
+use pleach_state::inventory::{NodePhase, NodeProgress, NodesReport};
 
 use super::hidden::Hidden;
 use super::{Content, Request, Tab, text};
@@ -184,8 +185,15 @@ impl Page<'_> {
             }
             _ => None,
         });
+        let nodes = self.release.run.as_ref().map(|run| &*run.nodes);
+        let nodes = NodesReport::of(nodes.unwrap_or_default());
+        let (all, changed) = nodes.totals();
         context! {
             waits => waits(self.release),
+            nodes_all => all,
+            nodes_done => changed,
+            nodes_left_out => all.saturating_sub(nodes.nodes.len()),
+            nodes => nodes.nodes.iter().map(node).collect::<Vec<_>>(),
             failed => failed.take(WAITS).collect::<Vec<_>>(),
             chain => text::chain((self.environment, self.release), self.viewer, self.hidden),
             actions => self.actions(),
@@ -414,6 +422,27 @@ pub(super) fn waits(release: &Release) -> Vec<Value> {
             }
         })
         .collect()
+}
+
+/// Returns a node that a run changes.
+fn node(node: &NodeProgress) -> Value {
+    let class = match node.phase {
+        NodePhase::Failed => "bad",
+        NodePhase::Done => "ok",
+        NodePhase::Pending => "idle",
+        NodePhase::Preloading
+        | NodePhase::Evacuating
+        | NodePhase::Draining
+        | NodePhase::Upgrading
+        | NodePhase::Verifying => "busy",
+    };
+    context! {
+        name => &node.name,
+        phase => node.phase.as_str(),
+        class,
+        since => text::moment(node.since),
+        message => &node.message,
+    }
 }
 
 /// Returns the objects that other clients changed.

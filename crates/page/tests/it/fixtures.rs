@@ -18,6 +18,7 @@ use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Pla
 use pleach_planner::text_diff::{Note, ObjectDiff, hunks};
 use pleach_planner::view::ReleaseDiff;
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_state::inventory::{NodePhase, NodeProgress};
 
 pub(crate) const COMMIT: &str = "3c1f0aa2b1d4e5f60718293a4b5c6d7e8f901234";
 const BEFORE: &str = "9683080a2b1d4e5f60718293a4b5c6d7e8f90123";
@@ -400,7 +401,25 @@ pub(crate) fn run(board: &mut Board, name: &ReleaseName) {
         message: "1 of 2 replicas ready; pod web-5c7d: container web: CrashLoopBackOff: configmaps \"web\" is forbidden".to_owned(),
         since: at(-80),
     };
-    board.progress(name, at(-80), |run| run.set_wait(2, &wait));
+    board.progress(name, at(-80), |run| {
+        run.set_wait(2, &wait);
+        run.set_nodes(&nodes());
+    });
+}
+
+/// Returns nodes of three phases.
+fn nodes() -> Vec<NodeProgress> {
+    let node = |name: &str, phase: NodePhase, message: &str| NodeProgress {
+        name: name.to_owned(),
+        phase,
+        since: at(-60),
+        message: message.to_owned(),
+    };
+    vec![
+        node("node-1", NodePhase::Done, ""),
+        node("node-2", NodePhase::Evacuating, "VM <db> has not left"),
+        node("node-3", NodePhase::Pending, ""),
+    ]
 }
 
 /// Adds an environment that is stalled, one whose cluster is unreachable, one of another replica,

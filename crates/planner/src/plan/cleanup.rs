@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Ctx;
 use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
-use super::nodes::{Pause, in_batches, named};
+use super::nodes::{NodeStep, Pause, in_batches, named};
 use super::phases::Bracketed;
 use super::shrink::after_everything;
 use crate::observe::ObservedNodes;
@@ -141,13 +141,13 @@ fn add(
         job: job.id().clone(),
     };
     let reason = format!("{}, Job of {}", counted(former), cleanup.job);
-    let mut steps: Vec<(bool, StepId)> = Vec::new();
+    let mut steps: Vec<NodeStep> = Vec::new();
     for node in clean {
         let id = ObjectId::new("", "Node", None, &node.name);
         let step = draft.step(ctx, StageName::Shrink, id, op.clone(), &reason);
         draft.at(step).deadline = cleanup.timeout;
         draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
-        steps.push((false, step));
+        steps.push(NodeStep::plain(step));
     }
     let at_once = rule.parallel.of(nodes.len());
     in_batches(
@@ -158,7 +158,7 @@ fn add(
         at_once,
         Pause::Never,
     );
-    steps.into_iter().map(|(_, id)| id).collect()
+    steps.into_iter().map(|one| one.step).collect()
 }
 
 fn counted(images: &BTreeSet<String>) -> String {

@@ -3,25 +3,87 @@
 //! The nodes of `first` are changed one at a time, the others in batches. Each batch waits for the
 //! one before, so that no further node begins after a failure.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
+use super::model::{Desired, EdgeReason, Need, Op, Plan, Precondition, StepId};
 use super::phases::Ordered;
 use super::questions::Question;
-use crate::observe::ObservedNodes;
-use pleach_formats::nodes::{Budget, MARK, NodePod, NodeState, NodesRule, overlapping};
+use crate::observe::{MarkedNode, MarkedNodes, ObservedNodes};
+use pleach_formats::bytes;
+use pleach_formats::nodes::{
+    Budget, MARK, NodeCapacity, NodePod, NodeState, NodesRule, Resources, Shortage, overlapping,
+    shortage,
+};
 use pleach_formats::sequence::StageRule;
-use pleach_model::finding::{Finding, Kind};
+use pleach_model::finding::{Finding, Kind, Severity};
 use pleach_model::object::{DesiredDigest, Digest, Manifest, ObjectId, canonical_json};
 use pleach_model::order::{Direction, StageName};
-use pleach_state::inventory::Installed;
+use pleach_state::inventory::{Installed, NodesMemory};
 
 /// Code of the finding about a plan that continues after a pause. Such a plan needs an approval.
 pub(super) const AFTER_PAUSE: &str = "nodes-after-pause";
 
+/// Code of the finding about nodes that a rollback leaves as they are.
+const LEFT: &str = "nodes-left";
+
+/// Code of the finding about nodes that fell behind the installed version.
+const NODE_BEHIND: &str = "node-behind";
+
 /// Number of names in a message.
 const NAMED: usize = 5;
+
+/// Treatment of the nodes of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Treatment {
+    /// They are changed.
+    Change,
+    /// Those that fell behind the installed version are reported.
+    Report,
+    /// They are left alone: no stage is about them, or the installed version was
+    /// reached by a rollback.
+    Leave,
+}
+
+impl Treatment {
+    fn of(ctx: &Ctx<'_>) -> Self {
+        let record = ctx.observed.installed.as_ref();
+        if ctx.desired.changes_nodes(record) {
+            return Self::Change;
+        }
+        let mut stages = ctx.sequence.stages.iter();
+        let is_left = record.is_some_and(|record| record.nodes == Some(NodesMemory::Left));
+        if is_left || !stages.any(|rule| rule.nodes.is_some()) {
+            Self::Leave
+        } else if ctx.policy.nodes_behind {
+            Self::Change
+        } else {
+            Self::Report
+        }
+    }
+}
+
+impl Plan {
+    /// Returns the message about nodes that fell behind the installed version.
+    pub fn nodes_behind(&self) -> Option<&str> {
+        let mut findings = self.findings.iter();
+        let finding = findings.find(|finding| finding.code == NODE_BEHIND)?;
+        Some(&finding.message)
+    }
+
+    /// Returns the course of the nodes for the record. `None` if it does not change.
+    pub fn nodes_memory(&self) -> Option<NodesMemory> {
+        let mut steps = self.steps.iter();
+        if steps.any(|step| matches!(step.op, Op::UpgradeNode { .. })) {
+            return Some(NodesMemory::Changed);
+        }
+        let mut findings = self.findings.iter();
+        let is_left = findings.any(|finding| finding.code == LEFT);
+        is_left.then_some(NodesMemory::Left)
+    }
+}
 
 impl Desired {
     /// Returns whether nodes are changed, if there are any to change: until the state in git is
@@ -45,35 +107,138 @@ fn has_nodes(rule: &StageRule) -> bool {
 
 /// Returns the questions about nodes.
 pub(super) fn questions(ctx: &Ctx<'_>) -> impl Iterator<Item = Question> {
-    let needed = ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
+    let is_fresh = ctx.desired.changes_nodes(ctx.observed.installed.as_ref());
+    let is_needed = Treatment::of(ctx) != Treatment::Leave;
     let stages = ctx.sequence.stages.iter();
-    let stages = stages.filter(move |rule| needed && has_nodes(rule));
-    stages.map(|rule| Question::Nodes(rule.stage.as_str().to_owned()))
+    let stages = stages
+        .filter(move |rule| (is_fresh && has_nodes(rule)) || (is_needed && rule.nodes.is_some()));
+    let stages = stages.map(|rule| Question::Nodes(rule.stage.as_str().to_owned()));
+    let marks = may_be_marked(ctx).then_some(Question::MarkedNodes);
+    stages.chain(marks)
+}
+
+/// Returns whether nodes can bear a mark of the release that no stage would
+/// remove.
+fn may_be_marked(ctx: &Ctx<'_>) -> bool {
+    let record = ctx.observed.installed.as_ref();
+    let has_changed = record.is_some_and(|record| record.nodes.is_some());
+    has_changed && (ctx.removal.is_some() || ctx.desired.is_fresh(record))
+}
+
+/// Reports nodes in work that no stage of the plan completes. `direction` is
+/// `None` for an uninstall.
+pub(super) fn unclaimed(ctx: &Ctx<'_>, draft: &mut Draft, direction: Option<Direction>) {
+    if !may_be_marked(ctx) {
+        return;
+    }
+    let marked = match &ctx.observed.marked_nodes {
+        None => return,
+        Some(MarkedNodes::Read(marked)) => marked,
+        Some(MarkedNodes::Unknown(why)) => {
+            let message = format!("nodes in work of the release cannot be read: {why}");
+            let finding = Finding::error(Kind::Cluster, "nodes-unknown", message);
+            let hint = "docs/permissions/nodes.yaml has the permissions";
+            draft.findings.push(finding.hint(hint));
+            return;
+        }
+    };
+    let selected = ctx.observed.nodes.values();
+    let selected: BTreeSet<&str> = selected.flat_map(ObservedNodes::names).collect();
+    let is_claimed = |name: &str| direction.is_some() && selected.contains(name);
+    let left = marked.iter().filter(|one| !is_claimed(&one.name));
+    let left: Vec<&MarkedNode> = left.collect();
+    let Some(first) = left.first() else { return };
+    let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
+    let why = match direction {
+        None => "an uninstall does not complete them",
+        Some(_) => "no stage in git selects them any more",
+    };
+    let message = format!(
+        "{} in work of stage {}: they keep cordon and taints, and {why}",
+        named(&names),
+        first.stage
+    );
+    let hint = format!(
+        "complete them with the version that began, or check each and free it: `kubectl uncordon {0}`, remove the taints of the stage, then `kubectl annotate node {0} {MARK}-`",
+        first.name
+    );
+    let severity = match direction {
+        // A rollback must be possible.
+        Some(Direction::Reverse) => Severity::Warning,
+        Some(Direction::Forward) | None => Severity::Error,
+    };
+    let finding = Finding::new(severity, Kind::Policy, "nodes-unclaimed", message);
+    draft.findings.push(finding.hint(hint));
+}
+
+/// Warns about nodes that fell behind the installed version.
+fn report(ctx: &Ctx<'_>, draft: &mut Draft, (stage, rule): (&StageRule, &NodesRule)) {
+    let seen = ctx.observed.nodes.get(stage.stage.as_str());
+    let Some(ObservedNodes::Read { nodes, .. }) = seen else {
+        return;
+    };
+    let ours = ctx.desired.name.to_string();
+    let is_behind = |node: &&NodeState| !node.done && !node.is_in_work_of(&ours);
+    let mut behind: Vec<&NodeState> = nodes.iter().filter(is_behind).collect();
+    rule.sort(&mut behind);
+    if behind.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = behind.iter().map(|node| node.name.as_str()).collect();
+    let done = rule.done.text();
+    let message = format!(
+        "stage {}: {} behind: `{done}` does not hold",
+        stage.stage,
+        named(&names)
+    );
+    let finding = Finding::warning(Kind::Cluster, NODE_BEHIND, message);
+    let name = &ctx.desired.name;
+    let target = format!("{}/{}", name.environment, name.release);
+    let hint =
+        format!("`pleach sync {target} --nodes` changes them, and so does `pleach apply {target}`");
+    draft
+        .findings
+        .push(finding.at(stage.origin.clone()).hint(hint));
 }
 
 /// Adds the steps of all stages with nodes.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
-    if !ctx.desired.changes_nodes(ctx.observed.installed.as_ref()) {
+    unclaimed(ctx, draft, Some(direction));
+    let treatment = Treatment::of(ctx);
+    if treatment == Treatment::Leave {
         return;
     }
     for stage in &ctx.sequence.stages {
         let Some(rule) = &stage.nodes else { continue };
+        if treatment == Treatment::Report {
+            report(ctx, draft, (stage, rule));
+            // A requested change of nodes that failed is continued, for the nodes in work only.
+            if let Ok((nodes, met)) = read(ctx, stage) {
+                add(ctx, draft, (stage, rule), (nodes, Scope::InWork), met);
+            }
+            continue;
+        }
         if direction == Direction::Reverse && !rule.reverse {
             let message = format!("stage {}: nodes are not changed back", stage.stage);
-            let finding = Finding::note(Kind::Policy, "nodes-skipped", message);
+            let finding = Finding::note(Kind::Policy, LEFT, message);
             draft.findings.push(finding.at(stage.origin.clone()));
             leave(ctx, draft, stage);
             continue;
         }
         match read(ctx, stage) {
-            Ok((nodes, obstacles)) => add(ctx, draft, (stage, rule), nodes, obstacles),
+            Ok((nodes, met)) => add(ctx, draft, (stage, rule), (nodes, Scope::Open), met),
             Err(finding) => draft.findings.push(*finding),
         }
     }
 }
 
-/// Pods and budgets that a drain meets.
-type Met<'a> = (&'a [NodePod], &'a [Budget]);
+/// Pods, budgets and capacity that a drain meets.
+#[derive(Clone, Copy)]
+pub(super) struct Met<'a> {
+    pods: &'a [NodePod],
+    budgets: &'a [Budget],
+    capacity: &'a [NodeCapacity],
+}
 
 /// Returns the nodes of a stage, and what their drain meets. The error says why they are not known.
 pub(super) fn read<'a>(
@@ -85,8 +250,16 @@ pub(super) fn read<'a>(
             nodes,
             pods,
             budgets,
+            capacity,
             ..
-        }) => Ok((nodes, (pods, budgets))),
+        }) => Ok((
+            nodes,
+            Met {
+                pods,
+                budgets,
+                capacity,
+            },
+        )),
         None => {
             let message = format!(
                 "stage {}: nodes were not read and are not shown",
@@ -124,20 +297,36 @@ fn leave(ctx: &Ctx<'_>, draft: &mut Ordered, stage: &StageRule) {
     }
 }
 
+/// Nodes to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Those that are not done.
+    Open,
+    /// Those in work of the release.
+    InWork,
+}
+
 fn add(
     ctx: &Ctx<'_>,
     draft: &mut Ordered,
     (stage, rule): (&StageRule, &NodesRule),
-    nodes: &[NodeState],
-    (pods, budgets): Met<'_>,
+    (nodes, scope): (&[NodeState], Scope),
+    met: Met<'_>,
 ) {
+    let Met {
+        pods,
+        budgets,
+        capacity,
+    } = met;
     let ours = ctx.desired.name.to_string();
     let is_ours = |node: &NodeState| node.is_in_work_of(&ours);
     let mut open: Vec<&NodeState> = nodes
         .iter()
-        .filter(|node| !node.done || is_ours(node))
+        .filter(|node| is_ours(node) || (scope == Scope::Open && !node.done))
         .collect();
     rule.sort(&mut open);
+    // A node in work is out of service, so it is completed before another one begins.
+    open.sort_by_key(|node| !is_ours(node));
     if open.is_empty() {
         return;
     }
@@ -179,6 +368,13 @@ fn add(
         let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
         draft.findings.push(finding.at(stage.origin.clone()));
     }
+    if rule.drain.is_some()
+        && let Some(message) = tight(rule, &open, at_once, capacity)
+    {
+        let message = format!("stage {}: {message}", stage.stage);
+        let finding = Finding::warning(Kind::Cluster, "tight-capacity", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
     let alone = pods.iter().filter(|pod| pod.alone && !pod.deleting);
     let alone: Vec<String> = alone.map(|pod| pod.id.to_string()).collect();
     if rule.drain.is_some() && !alone.is_empty() {
@@ -198,7 +394,12 @@ fn add(
     let reason = rule.summary();
     let changed = nodes.iter().filter(|node| node.done && !is_ours(node));
     let changed: Vec<&str> = changed.map(|node| node.name.as_str()).collect();
-    let pause = Pause::of(rule, changed.len(), open.len());
+    // A user asked for nodes that fell behind, so there is nothing to check first.
+    let pause = if ctx.desired.changes_nodes(ctx.observed.installed.as_ref()) {
+        Pause::of(rule, changed.len(), open.len())
+    } else {
+        Pause::Never
+    };
     if pause == Pause::Over {
         let message = format!(
             "stage {}: {} changed already; this plan changes the rest",
@@ -208,15 +409,40 @@ fn add(
         let finding = Finding::note(Kind::Policy, AFTER_PAUSE, message);
         draft.findings.push(finding.at(stage.origin.clone()));
     }
-    let mut steps: Vec<(bool, StepId)> = Vec::new();
+    let mut steps: Vec<NodeStep> = Vec::new();
     for node in open {
         let id = ObjectId::new("", "Node", None, &node.name);
         let step = draft.step(ctx, stage.stage.clone(), id, op.clone(), &reason);
         draft.at(step).deadline = rule.timeout;
         draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
-        steps.push((rule.group(node).is_some(), step));
+        steps.push(NodeStep {
+            is_first: rule.group(node).is_some(),
+            is_resumed: is_ours(node),
+            step,
+        });
     }
     in_batches(ctx, draft, &stage.stage, &steps, at_once, pause);
+}
+
+/// The step of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NodeStep {
+    /// Whether it is one of `first`.
+    pub(super) is_first: bool,
+    /// Whether the node is in work already.
+    pub(super) is_resumed: bool,
+    pub(super) step: StepId,
+}
+
+impl NodeStep {
+    /// Returns a step without a special position.
+    pub(super) fn plain(step: StepId) -> Self {
+        Self {
+            is_first: false,
+            is_resumed: false,
+            step,
+        }
+    }
 }
 
 /// Pause of a change of nodes.
@@ -249,7 +475,7 @@ pub(super) fn in_batches(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     stage: &StageName,
-    steps: &[(bool, StepId)],
+    steps: &[NodeStep],
     at_once: usize,
     pause: Pause,
 ) {
@@ -259,8 +485,8 @@ pub(super) fn in_batches(
     };
     let (before, after) = steps.split_at(before.min(steps.len()));
     let mut batches = batches_of(before, at_once);
-    if let (Pause::After(_), Some((_, last))) = (pause, before.last()) {
-        let node = draft.at(*last).object.clone();
+    if let (Pause::After(_), Some(last)) = (pause, before.last()) {
+        let node = draft.at(last.step).object.clone();
         let reason = "a person checks it; the next run changes the rest";
         batches.push(vec![draft.step(
             ctx,
@@ -279,11 +505,16 @@ pub(super) fn in_batches(
     }
 }
 
-fn batches_of(steps: &[(bool, StepId)], at_once: usize) -> Vec<Vec<StepId>> {
-    let first = steps.iter().take_while(|(is_first, _)| *is_first).count();
-    let (first, others) = steps.split_at(first);
-    let ids = |steps: &[(bool, StepId)]| steps.iter().map(|(_, id)| *id).collect::<Vec<_>>();
-    let batches = first.chunks(1).chain(others.chunks(at_once));
+fn batches_of(steps: &[NodeStep], at_once: usize) -> Vec<Vec<StepId>> {
+    let resumed = steps.iter().take_while(|one| one.is_resumed).count();
+    let (resumed, others) = steps.split_at(resumed);
+    let ids = |steps: &[NodeStep]| steps.iter().map(|one| one.step).collect::<Vec<_>>();
+    let parts = [resumed, others].into_iter();
+    let batches = parts.flat_map(move |steps| {
+        let first = steps.iter().take_while(|one| one.is_first).count();
+        let (first, others) = steps.split_at(first);
+        first.chunks(1).chain(others.chunks(at_once))
+    });
     batches.map(ids).collect()
 }
 
@@ -320,6 +551,45 @@ fn obstacles(
         found.push(("budgets-overlap", format!("{}: {why}", named(&overlaps))));
     }
     found
+}
+
+/// Returns a message about batches of nodes whose pods do not fit on the other nodes. `open` is
+/// sorted.
+fn tight(
+    rule: &NodesRule,
+    open: &[&NodeState],
+    at_once: usize,
+    capacity: &[NodeCapacity],
+) -> Option<String> {
+    let is_first = |node: &&NodeState| rule.group(node).is_some();
+    let (first, others): (Vec<&NodeState>, Vec<&NodeState>) =
+        open.iter().copied().partition(is_first);
+    let mut short: Option<(Vec<&str>, Shortage)> = None;
+    let mut more = 0;
+    for batch in first.chunks(1).chain(others.chunks(at_once)) {
+        let names: Vec<&str> = batch.iter().map(|node| node.name.as_str()).collect();
+        match shortage(capacity, &names.iter().copied().collect()) {
+            Some(_) if short.is_some() => more += batch.len(),
+            found => short = found.map(|found| (names, found)).or(short),
+        }
+    }
+    let (names, Shortage { moving, free }) = short?;
+    let more = match more {
+        0 => String::new(),
+        more => format!("; likewise for {more} more nodes"),
+    };
+    Some(format!(
+        "the pods of {} request {}, and the other nodes have {} free{more}",
+        named(&names),
+        amounts(moving),
+        amounts(free)
+    ))
+}
+
+/// Formats amounts, such as `2500m CPU and 4Gi`.
+fn amounts(resources: Resources) -> String {
+    let Resources { cpu, memory } = resources;
+    format!("{cpu}m CPU and {}", bytes::text(memory))
 }
 
 /// Returns the next step for a finding about nodes.

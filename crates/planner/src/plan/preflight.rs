@@ -30,6 +30,12 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
+    if ctx
+        .removal
+        .is_some_and(|removal| removal.consented.is_some())
+    {
+        super::nodes::unclaimed(ctx, draft, None);
+    }
     if ctx.removal.is_some_and(|removal| removal.keeps_objects) {
         // The rules protect objects that need a deleted one.
         return;

@@ -1,8 +1,8 @@
 //! Preloading of images on nodes that a stage declares: one step per node, in batches.
 
 use super::draft::Ctx;
-use super::model::{Desired, Op, Precondition, StepId};
-use super::nodes::{Pause, in_batches, named, read};
+use super::model::{Desired, Op, Precondition};
+use super::nodes::{NodeStep, Pause, in_batches, named, read};
 use super::phases::Ordered;
 use pleach_formats::nodes::NodeState;
 use pleach_formats::preload::{IMAGE_VOLUMES, Images, PreloadRule, PreloadSource, Preloading};
@@ -139,13 +139,13 @@ fn add(
         job: job.map(|job| job.id().clone()),
     };
     let reason = rule.summary(&images);
-    let mut steps: Vec<(bool, StepId)> = Vec::new();
+    let mut steps: Vec<NodeStep> = Vec::new();
     for node in open {
         let id = ObjectId::new("", "Node", None, &node.name);
         let step = draft.step(ctx, stage.stage.clone(), id, op.clone(), &reason);
         draft.at(step).deadline = rule.timeout;
         draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
-        steps.push((false, step));
+        steps.push(NodeStep::plain(step));
     }
     in_batches(
         ctx,

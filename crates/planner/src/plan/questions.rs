@@ -9,7 +9,7 @@ use super::draft::Ctx;
 use super::model::{Op, Plan};
 use super::nodes;
 use super::permissions::Permissions;
-use crate::observe::{Contents, Grants, Observed, ObservedNodes, WorkloadContext};
+use crate::observe::{Contents, Grants, MarkedNodes, Observed, ObservedNodes, WorkloadContext};
 use pleach_config::dependencies::Hindrance;
 use pleach_formats::check::CheckOutcome;
 
@@ -35,7 +35,7 @@ pub enum Topic {
     Dependencies,
     /// Nodes and disruption budgets.
     WorkloadContext,
-    /// Nodes that a stage changes.
+    /// Nodes that a stage changes, and those in work.
     Nodes,
     /// Permissions of pleach.
     Permissions,
@@ -58,6 +58,8 @@ pub enum Question {
     WorkloadContext,
     /// Nodes that a stage changes, by the name of the stage.
     Nodes(String),
+    /// Nodes with a mark of the release.
+    MarkedNodes,
     /// Permissions that pleach lacks.
     Permissions(Box<Permissions>),
 }
@@ -79,6 +81,8 @@ pub enum Answer {
     WorkloadContext(WorkloadContext),
     /// Answer to [`Question::Nodes`].
     Nodes(String, ObservedNodes),
+    /// Answer to [`Question::MarkedNodes`].
+    MarkedNodes(MarkedNodes),
     /// Answer to [`Question::Permissions`].
     Permissions(Grants),
 }
@@ -92,7 +96,7 @@ impl Question {
             Self::Check(_) => Topic::Checks,
             Self::Dependency(_) => Topic::Dependencies,
             Self::WorkloadContext => Topic::WorkloadContext,
-            Self::Nodes(_) => Topic::Nodes,
+            Self::Nodes(_) | Self::MarkedNodes => Topic::Nodes,
             Self::Permissions(_) => Topic::Permissions,
         }
     }
@@ -111,6 +115,7 @@ impl Observed {
             }
             Answer::WorkloadContext(found) => self.workload_context = Some(found),
             Answer::Nodes(stage, nodes) => drop(self.nodes.insert(stage, nodes)),
+            Answer::MarkedNodes(marked) => self.marked_nodes = Some(marked),
             Answer::Permissions(grants) => self.access = Some(grants),
         }
     }
@@ -124,6 +129,7 @@ impl Observed {
             Question::Dependency(index) => self.dependencies.contains_key(index),
             Question::WorkloadContext => self.workload_context.is_some(),
             Question::Nodes(stage) => self.nodes.contains_key(stage),
+            Question::MarkedNodes => self.marked_nodes.is_some(),
             Question::Permissions(_) => self.access.is_some(),
         }
     }
@@ -148,7 +154,8 @@ pub(super) fn before_removal(ctx: &Ctx<'_>) -> BTreeSet<Question> {
     let count = ctx.desired.terms.block_uninstall.len();
     let rules = 0..if removal.keeps_objects { 0 } else { count };
     let questions = rules.map(Question::Blocking);
-    open(ctx, questions.chain([Question::Dependents]))
+    let questions = questions.chain([Question::Dependents]);
+    open(ctx, questions.chain(nodes::questions(ctx)))
 }
 
 /// Returns the open questions about a plan. Nodes and the contents of

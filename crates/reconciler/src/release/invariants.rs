@@ -359,6 +359,7 @@ fn summary(number: u64, now: Duration) -> PlanSummary {
                 by: String::new(),
                 override_window: bit(9),
                 after_fetch: bit(9),
+                nodes: bit(12),
             }),
             ..UserRequests::default()
         },

@@ -136,6 +136,9 @@ pub struct PlanSummary {
     pub degraded: Option<String>,
     /// Fields that other clients keep writing to.
     pub contended: Vec<String>,
+    /// Message about nodes that fell behind; empty if there are none. Only known from a plan of all
+    /// objects.
+    pub nodes_behind: String,
     /// The user requests.
     pub requests: UserRequests,
     /// Fetch of the sync request, if it overrides the windows.

@@ -18,6 +18,9 @@ use crate::outcome::{
 /// Message for a drifted release whose last good commit is only known from records.
 const OUT_OF_SYNC: &str =
     "the newest commit cannot be synced, and the release differs from the last good commit";
+/// Condition reason of a release with nodes that fell behind its version.
+const NODES_BEHIND: &str = "NodesBehind";
+
 /// A reconcile in progress.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
@@ -219,6 +222,9 @@ impl Release {
             self.health.request_full_check();
         }
         self.contended = std::mem::take(&mut summary.contended);
+        if summary.covers_all_objects {
+            self.nodes_behind = std::mem::take(&mut summary.nodes_behind);
+        }
         work.is_last_started = summary.is_last_started;
         work.recorded = summary.recorded.take();
         work.fetch = summary.fetch;
@@ -447,13 +453,21 @@ impl Release {
         reconciled.is_some_and(|reconciled| reconciled.content == target.content)
     }
 
-    /// Adds the readiness condition, if any.
+    /// Adds the conditions about readiness and about nodes that fell behind, if any.
     pub(super) fn with_health(
         &self,
         mut conditions: Vec<Condition>,
         now: Moment,
     ) -> Vec<Condition> {
         conditions.extend(self.health.condition(now.at));
+        let has_drifted = |one: &Condition| one.kind == ConditionKind::Drifted;
+        if !self.nodes_behind.is_empty() && !conditions.iter().any(has_drifted) {
+            conditions.push(Condition {
+                kind: ConditionKind::Drifted,
+                reason: NODES_BEHIND.to_owned(),
+                message: self.nodes_behind.clone(),
+            });
+        }
         conditions
     }
 

@@ -101,6 +101,7 @@ fn request(override_window: bool) -> SyncRequest {
         by: "ann".to_owned(),
         override_window,
         after_fetch: false,
+        nodes: false,
     }
 }
 

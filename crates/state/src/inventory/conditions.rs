@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::columns;
+use super::nodes::carry_over_nodes;
 use super::release::status_of;
 
 /// Condition reason of a release that waits for its dependencies.
@@ -226,6 +227,7 @@ pub fn degraded(live: &Value) -> Option<String> {
 /// Adds the controller's conditions in `live` to a status that is about to be written.
 pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Ok(before) = status_of(live) else { return };
+    carry_over_nodes(&before, status);
     let before = of(&before);
     let Some(conditions) = status["conditions"].as_array_mut() else {
         return;

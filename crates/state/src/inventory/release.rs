@@ -77,6 +77,9 @@ pub struct Installed {
     pub entries: usize,
     /// Last results, newest first.
     pub history: Vec<AttemptResult>,
+    /// Course of the last change of nodes. `None` if the release never changed any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodesMemory>,
     /// Recently corrected fields, so that pleach does not fight another writer forever.
     pub corrections: Vec<Correction>,
     /// Proof that pleach wrote the record, as read. [`Scope::seal_record`] writes a new one.
@@ -88,6 +91,17 @@ pub struct Installed {
     /// Fields of a newer pleach, which this version preserves.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
+}
+
+/// Course of the last change of nodes. Set once, it is never removed, because nodes can bear marks of
+/// the release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodesMemory {
+    /// Nodes were changed, so all of them should be as the installed version declares.
+    Changed,
+    /// A rollback left them as they were.
+    Left,
 }
 
 /// Branch of a remote repository.

@@ -7,7 +7,7 @@ use super::conditions::{
     AWAITING_APPROVAL, ConditionKind, Following, awaited_effects, followed, is_reported,
 };
 use super::release::status_of;
-use super::{Installed, Journal, Store, UserRequests};
+use super::{Installed, Journal, NodesReport, Store, UserRequests};
 use pleach_model::object::{ObjectId, ReleaseName};
 
 /// Content of the object with a record. Available even if the record is unreadable.
@@ -33,6 +33,8 @@ pub struct ReleaseSummary {
     pub followed: Option<Following>,
     /// Other conditions of the controller: type, reason and message.
     pub conditions: Vec<(String, String, String)>,
+    /// Nodes that the last run changes.
+    pub nodes: NodesReport,
     /// Unfinished work of the last run. `None` unless it was read.
     pub journal: Option<Journal>,
 }
@@ -79,6 +81,7 @@ impl ReleaseSummary {
             since: text("lastTransitionTime").parse().ok(),
             followed: followed(value),
             conditions: others.collect(),
+            nodes: NodesReport::read(value),
             journal: None,
         })
     }

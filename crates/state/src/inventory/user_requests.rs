@@ -59,6 +59,9 @@ pub struct SyncRequest {
     /// waits for their result.
     #[serde(default)]
     pub after_fetch: bool,
+    /// Whether nodes are changed that fell behind the installed version.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub nodes: bool,
 }
 
 /// Age at which an unclaimed request becomes stale.
@@ -213,6 +216,7 @@ mod tests {
                 by: "bob@host".to_owned(),
                 override_window: true,
                 after_fetch: true,
+                nodes: true,
             }),
             ..UserRequests::default()
         }

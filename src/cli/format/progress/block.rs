@@ -16,7 +16,7 @@ const TOGETHER: u64 = 2;
 /// Widest column of objects, in characters.
 const WIDEST: usize = 40;
 /// Frames of the mark of a wait. Each second shows the next one.
-const FRAMES: [char; 6] = ['⠋', '⠙', '⠸', '⠴', '⠦', '⠇'];
+pub(super) const FRAMES: [char; 6] = ['⠋', '⠙', '⠸', '⠴', '⠦', '⠇'];
 
 /// A wait for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +127,7 @@ fn seconds(duration: Duration) -> i64 {
 }
 
 /// Cuts a text to a number of characters.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

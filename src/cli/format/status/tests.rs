@@ -305,6 +305,7 @@ fn a_request_that_no_controller_accepts_is_shown_as_stale() {
             by: "ann".to_owned(),
             override_window: false,
             after_fetch: false,
+            nodes: false,
         });
         check(&[release], None)
     };
@@ -321,4 +322,41 @@ fn a_request_that_no_controller_accepts_is_shown_as_stale() {
         "{stale}"
     );
     assert!(!stale.contains("has executed it yet"), "{stale}");
+}
+
+#[test]
+fn nodes_in_work_and_failed_ones_are_named() {
+    let node = |name: &str, phase: &str, message: &str| json!({"name": name, "phase": phase, "since": "2026-07-01T10:04:00Z", "message": message});
+    let nodes = json!([
+        node("node-3", "Evacuating", "VM db\nhas not left"),
+        node("node-2", "Failed", "its Job failed"),
+        node("node-4", "Pending", ""),
+        node("node-1", "Done", ""),
+    ]);
+    let counts = json!({"Evacuating": 1, "Failed": 1, "Pending": 1, "Done": 1, "Draining": 0});
+    let release = release("prod.web", &json!({"nodes": nodes, "nodeCounts": counts}));
+    let lines: Vec<String> = super::nodes(&release, now())
+        .iter()
+        .map(|line| anstream::adapter::strip_str(line).to_string())
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "prod/web: 1 of 4 nodes changed",
+            "prod/web node node-3: Evacuating for 60s: VM db has not left",
+            "prod/web node node-2: Failed for 60s: its Job failed",
+        ]
+    );
+    let value = one(&release, None, None, now());
+    assert_eq!(value["nodes"].as_array().map(Vec::len), Some(4));
+    assert_eq!(value["nodeCounts"]["Done"], 1);
+    assert_eq!(
+        one(
+            &super::tests::release("prod.web", &json!({})),
+            None,
+            None,
+            now()
+        )["nodes"],
+        Value::Null
+    );
 }

@@ -161,6 +161,7 @@ async fn dry_runs_without_an_answer_end_an_observation() {
         timeout: SignedDuration::from_mins(1),
         wait: true,
         verify: false,
+        nodes_behind: false,
         versions: VersionPolicy::default(),
         asks: BTreeSet::new(),
     };

@@ -15,6 +15,7 @@ use pleach_formats::window::Windows;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::managers;
 use pleach_planner::plan::Step;
+use pleach_state::inventory::NodePhase;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -102,7 +103,12 @@ impl Operator<'_> {
         upgrade.started = Instant::now();
         upgrade.deadline = upgrade.started + UNDOING;
         match upgrade.undo().await {
-            Ok(true) | Err(End::Gone) => Err(failed),
+            Ok(true) | Err(End::Gone) => {
+                if failed.is_stop() {
+                    upgrade.enter(NodePhase::Pending);
+                }
+                Err(failed)
+            }
             Ok(false) => {
                 let stays = "the node stays as it is; the next apply continues with it";
                 let hint = match &failed.hint {
@@ -129,6 +135,7 @@ impl NodeUpgrade<'_> {
             return Err(closed.into());
         }
         if !self.mark(&node)?.begun && !self.is_done(&node)? {
+            self.enter(NodePhase::Evacuating);
             for action in &rule.before {
                 self.act(action).await?;
             }
@@ -141,13 +148,17 @@ impl NodeUpgrade<'_> {
             }
             self.change(Mark::cordon).await?;
             if let Some(drain) = &rule.drain {
+                self.enter(NodePhase::Draining);
                 self.drain(drain).await?;
             }
         }
+        self.enter(NodePhase::Upgrading);
         if let Some(file) = &rule.job {
             self.run_job(file, Role::Changes).await?;
+            self.enter(NodePhase::Verifying);
         }
         self.await_done().await?;
+        self.enter(NodePhase::Verifying);
         if !rule.after.is_empty() {
             self.change(|mark, node| mark.release(node, rule)).await?;
         }
@@ -401,10 +412,15 @@ impl NodeUpgrade<'_> {
         tokio::select! {
             biased;
             _ = self.operator.stop.wait() => {
-                Err(Failure::new(FailureKind::NotReady, "the run was stopped"))
+                Err(Failure::stopped())
             }
             () = self.operator.pause(self.step, PAUSE) => Ok(()),
         }
+    }
+
+    /// Reports the phase of the node.
+    fn enter(&self, phase: NodePhase) {
+        self.operator.events.enter(self.step.id, phase);
     }
 
     /// Reports something that stops nothing.

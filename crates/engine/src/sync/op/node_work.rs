@@ -200,7 +200,7 @@ impl<'a> NodeWork<'a> {
         tokio::select! {
             biased;
             _ = self.operator.stop.wait() => {
-                Err(Failure::new(FailureKind::NotReady, "the run was stopped"))
+                Err(Failure::stopped())
             }
             () = self.operator.pause(self.step, PAUSE) => Ok(()),
         }

@@ -13,6 +13,7 @@ use pleach_formats::preload::{
 };
 use pleach_model::object::{ObjectId, managers};
 use pleach_planner::plan::Step;
+use pleach_state::inventory::NodePhase;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -59,6 +60,8 @@ impl Preload<'_> {
         if !self.work.has_node().await? {
             return Ok(());
         }
+        let step = self.work.step.id;
+        self.work.operator.events.enter(step, NodePhase::Preloading);
         if let Some(namespace) = self.work.operator.desired.namespace.as_deref() {
             let target = Target {
                 content: &self.preloading.content,

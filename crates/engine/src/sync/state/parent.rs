@@ -211,6 +211,9 @@ impl State {
     fn status(&self, next: &Installed, reason: &str, message: &str) -> Value {
         let now = Timestamp::now();
         let mut status = next.status(reason, message, now);
+        if let Some(nodes) = &self.nodes {
+            nodes.add_to(&mut status);
+        }
         let live = self.live.as_ref().unwrap_or(&Value::Null);
         carry_over(live, &mut status, now);
         self.seal(&mut status);
@@ -226,7 +229,11 @@ impl State {
         )
     }
 
-    async fn patch(&self, change: Value, subresource: Option<&str>) -> Result<Value, SyncError> {
+    pub(super) async fn patch(
+        &self,
+        change: Value,
+        subresource: Option<&str>,
+    ) -> Result<Value, SyncError> {
         let options = PatchOptions {
             subresource,
             ..PatchOptions::new(managers::STATE)

@@ -68,14 +68,14 @@ fn time(value: &Value) -> Option<jiff::Timestamp> {
 
 /// Returns whether two values are the same quantity. Unparsable values are never equal.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
-    match (read(a), read(b)) {
+    match (billionths(a), billionths(b)) {
         (Some(a), Some(b)) => a == b,
         _ => false,
     }
 }
 
-/// Parses a quantity in billionths, the finest unit that the server stores.
-fn read(value: &Value) -> Option<i128> {
+/// Parses a quantity in billionths, the finest unit that the server stores. `None` for other values.
+pub fn billionths(value: &Value) -> Option<i128> {
     match value {
         Value::String(text) => parse(text),
         Value::Number(number) => parse(&number.to_string()),

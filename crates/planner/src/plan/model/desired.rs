@@ -379,6 +379,9 @@ pub struct Policy {
     pub wait: bool,
     /// True if every object is read and dry-run.
     pub verify: bool,
+    /// True if nodes are changed that fell behind the installed version.
+    /// Otherwise they are only reported.
+    pub nodes_behind: bool,
     /// Version changes that the bundle supports.
     pub versions: VersionPolicy,
     /// Facts that the planner asks for. It plans without the others.

@@ -69,6 +69,7 @@ fn planned(scene: Scene, nodes: &[NodeState], former: &[&str]) -> Plan {
         nodes: nodes.to_vec(),
         pods: Vec::new(),
         budgets: Vec::new(),
+        capacity: Vec::new(),
         former: former.iter().map(|&one| one.to_owned()).collect(),
     };
     let scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));

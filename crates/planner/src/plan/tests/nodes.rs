@@ -6,13 +6,18 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::removal::by_command;
 use super::scene::Scene;
-use crate::observe::ObservedNodes;
-use crate::plan::{Op, Plan, Planning, Question, StepId, Topic, plan};
+use crate::observe::{MarkedNode, MarkedNodes, Observed, ObservedNodes};
+use crate::plan::{Op, Plan, Planning, Policy, Question, Step, StepId, Topic, Until, plan, remove};
+use pleach_formats::check::{CheckOutcome, Objection};
 use pleach_formats::file::{Loss, Rollback};
-use pleach_formats::nodes::{Budget, DrainRule, Mark, NodePod, NodeState, NodesRule};
+use pleach_formats::nodes::{
+    Budget, DrainRule, Mark, NodeCapacity, NodePod, NodeState, NodesRule, Resources,
+};
 use pleach_formats::sequence::Count;
 use pleach_model::cel::Expression;
+use pleach_state::inventory::NodesMemory;
 
 const OLD: &str = "ConfigMap/web/c: {data: {k: OLD}}";
 const NEW: &str = "ConfigMap/web/c: {data: {k: NEW}}";
@@ -79,6 +84,7 @@ fn planned(mut scene: Scene, nodes: &[NodeState], pods: &[Value], budgets: &[Val
         nodes: nodes.to_vec(),
         pods: pods.iter().filter_map(NodePod::of).collect(),
         budgets: budgets.iter().filter_map(Budget::of).collect(),
+        capacity: Vec::new(),
         former: BTreeSet::new(),
     };
     scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
@@ -221,7 +227,8 @@ fn a_finished_release_and_a_rollback_change_no_node() {
     });
     let plan = planned(back, &nodes, &[], &[]);
     assert_eq!(order(&plan), []);
-    assert_eq!(codes(&plan), ["nodes-skipped"]);
+    assert_eq!(codes(&plan), ["nodes-left"]);
+    assert_eq!(plan.nodes_memory(), Some(NodesMemory::Left));
 }
 
 fn pod(extra: &Value) -> Value {
@@ -302,6 +309,7 @@ fn pods_without_another_replica_are_pointed_out() {
         nodes: ["a", "b", "d"].map(node).to_vec(),
         pods: vec![alone],
         budgets: Vec::new(),
+        capacity: Vec::new(),
         former: BTreeSet::new(),
     };
     let scene = scene.cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
@@ -329,6 +337,7 @@ fn nodes_are_asked_for_before_permissions() {
         nodes: vec![node("a")],
         pods: Vec::new(),
         budgets: Vec::new(),
+        capacity: Vec::new(),
         former: BTreeSet::new(),
     };
     observed.nodes.insert("nodes".to_owned(), read);
@@ -434,4 +443,349 @@ fn a_rollback_changes_nodes_back_if_the_stage_says_so() {
     let plan = planned(back, &["a", "b"].map(node), &[], &[]);
     assert_eq!(order(&plan).len(), 2);
     assert_eq!(codes(&plan), Vec::<&str>::new());
+}
+
+/// Returns a scene whose version is installed already.
+fn steady(rule: &NodesRule) -> Scene {
+    let mut steady = upgrade_by(rule).version("v2.0.0").git(OLD);
+    steady.desired.digest_with(None);
+    let digest = steady.desired.digest();
+    steady.cluster(|observed| {
+        let installed = observed.installed.get_or_insert_default();
+        installed.installed.as_mut().unwrap().digest = digest;
+    })
+}
+
+#[test]
+fn a_node_that_fell_behind_is_reported_and_changed_only_on_request() {
+    let nodes = [
+        node("b"),
+        NodeState {
+            done: true,
+            ..node("a")
+        },
+        node("c1"),
+    ];
+    let pausing = NodesRule {
+        pause_after: Some(1),
+        ..rule(1)
+    };
+    let memory = |memory: Option<NodesMemory>| {
+        move |observed: &mut Observed| {
+            observed.installed.get_or_insert_default().nodes = memory;
+        }
+    };
+    for (case, recorded, requested, behind, changed) in [
+        ("reported", None, false, true, 0),
+        (
+            "reported after a change",
+            Some(NodesMemory::Changed),
+            false,
+            true,
+            0,
+        ),
+        ("requested", Some(NodesMemory::Changed), true, false, 2),
+        ("after a rollback", Some(NodesMemory::Left), false, false, 0),
+        (
+            "requested after a rollback",
+            Some(NodesMemory::Left),
+            true,
+            false,
+            0,
+        ),
+    ] {
+        let scene = steady(&pausing)
+            .cluster(memory(recorded))
+            .policy(|policy| policy.nodes_behind = requested);
+        let plan = planned(scene, &nodes, &[], &[]);
+        assert_eq!(order(&plan).len(), changed, "{case}");
+        assert_eq!(plan.refusals().count(), 0, "{case}");
+        let message = "stage nodes: c1, b behind: `node.done` does not hold";
+        assert_eq!(plan.nodes_behind(), behind.then_some(message), "{case}");
+        assert_eq!(plan.nodes_memory().is_some(), changed > 0, "{case}");
+        // Nobody has to check what was requested.
+        assert!(
+            !plan.steps.iter().any(|step| step.op == Op::Pause),
+            "{case}"
+        );
+    }
+    // A requested change that failed is continued.
+    let mut half = nodes.clone();
+    half[2].in_work = Some(mark("e.r"));
+    let plan = planned(steady(&rule(1)), &half, &[], &[]);
+    assert_eq!(order(&plan), [after("c1", &[])]);
+    assert!(
+        plan.nodes_behind()
+            .is_some_and(|message| message.contains(": b behind"))
+    );
+    let done = nodes.map(|node| NodeState { done: true, ..node });
+    let plan = planned(steady(&rule(1)), &done, &[], &[]);
+    assert_eq!((plan.nodes_behind(), codes(&plan)), (None, Vec::new()));
+}
+
+fn marked(names: &[&str]) -> MarkedNodes {
+    let nodes = names.iter().map(|&name| MarkedNode {
+        name: name.to_owned(),
+        stage: "nodes".to_owned(),
+    });
+    MarkedNodes::Read(nodes.collect())
+}
+
+#[test]
+fn nodes_in_work_that_no_stage_completes_are_refused() {
+    let in_work = NodeState {
+        in_work: Some(mark("e.r")),
+        ..node("a")
+    };
+    let back = |policy: &mut Policy| {
+        policy.versions.rollback = Some(Rollback {
+            from: "v3.0.0".to_owned(),
+            to: "v2.0.0".to_owned(),
+        });
+    };
+    let without = || Scene::new().installed(OLD).git(NEW);
+    let unknown = MarkedNodes::Unknown("nodes is forbidden".to_owned());
+    for (case, scene, found, expected, refuses) in [
+        (
+            "the stage has it",
+            upgrade(1),
+            marked(&["a"]),
+            vec![],
+            false,
+        ),
+        ("nothing is in work", without(), marked(&[]), vec![], false),
+        (
+            "the stage is gone",
+            without(),
+            marked(&["a"]),
+            vec!["nodes-unclaimed"],
+            true,
+        ),
+        (
+            "the stage selects other nodes",
+            upgrade(1),
+            marked(&["a", "x"]),
+            vec!["nodes-unclaimed"],
+            true,
+        ),
+        (
+            "a rollback to a version without the stage",
+            without().version("v3.0.0").policy(back),
+            marked(&["a"]),
+            vec!["nodes-unclaimed"],
+            false,
+        ),
+        ("unknown", without(), unknown, vec!["nodes-unknown"], true),
+    ] {
+        let scene = scene.cluster(|observed| {
+            observed.installed.get_or_insert_default().nodes = Some(NodesMemory::Changed);
+            observed.marked_nodes = Some(found);
+        });
+        let plan = planned(scene, &[in_work.clone(), node("b"), node("d")], &[], &[]);
+        assert_eq!(codes(&plan), expected, "{case}");
+        assert_eq!(plan.refusals().count() > 0, refuses, "{case}");
+    }
+}
+
+#[test]
+fn an_uninstall_with_a_node_in_work_is_refused() {
+    for (case, recorded, found, refuses) in [
+        (
+            "in work",
+            Some(NodesMemory::Changed),
+            Some(marked(&["a"])),
+            true,
+        ),
+        (
+            "after a rollback",
+            Some(NodesMemory::Left),
+            Some(marked(&["a"])),
+            true,
+        ),
+        (
+            "none is in work",
+            Some(NodesMemory::Changed),
+            Some(marked(&[])),
+            false,
+        ),
+        ("never changed a node", None, None, false),
+    ] {
+        let scene = Scene::new().installed(OLD).cluster(|observed| {
+            observed.installed.get_or_insert_default().nodes = recorded;
+        });
+        let mut policy = scene.policy.clone();
+        policy.asks = [Topic::Nodes].into();
+        let asked = remove(&scene.desired, &by_command(), &scene.observed(), &policy);
+        let asks = matches!(&asked, Planning::Ask(questions) if questions.contains(&Question::MarkedNodes));
+        assert_eq!(asks, recorded.is_some(), "{case}");
+        let scene = scene.cluster(|observed| observed.marked_nodes = found);
+        let plan = scene.end(&by_command());
+        let refusals: Vec<&str> = plan.refusals().map(|one| one.code.as_str()).collect();
+        let expected: &[&str] = if refuses { &["nodes-unclaimed"] } else { &[] };
+        assert_eq!(refusals, expected, "{case}");
+        if let Some(refusal) = plan.refusals().next() {
+            assert!(
+                refusal
+                    .hint
+                    .as_ref()
+                    .unwrap()
+                    .contains("kubectl uncordon a")
+            );
+        }
+    }
+}
+
+#[test]
+fn tight_capacity_is_a_warning() {
+    let resources = |cpu: u64, memory: u64| Resources { cpu, memory };
+    let capacity = |name: &str, free: u64, moving: u64| NodeCapacity {
+        name: name.to_owned(),
+        free: resources(free, 1 << 30),
+        moving: resources(moving, 1 << 20),
+        taints: BTreeSet::new(),
+    };
+    let fits = [("a", 500, 500), ("b", 500, 500), ("c1", 500, 500)];
+    let tight = [
+        ("a", 500, 1000),
+        ("b", 500, 1500),
+        ("c1", 250, 0),
+        ("z", 0, 9000),
+    ];
+    for (parallel, nodes, expected) in [
+        (1, &fits[..], None),
+        // `z` is not selected, so its pods stay.
+        (
+            1,
+            &tight,
+            Some(
+                "stage nodes: the pods of a request 1000m CPU and 1Mi, and the other nodes have 750m CPU and 3Gi free; likewise for 1 more nodes",
+            ),
+        ),
+        (
+            2,
+            &tight,
+            Some(
+                "stage nodes: the pods of a, b request 2500m CPU and 2Mi, and the other nodes have 250m CPU and 2Gi free",
+            ),
+        ),
+    ] {
+        let read = ObservedNodes::Read {
+            nodes: ["a", "b", "c1"].map(node).to_vec(),
+            pods: Vec::new(),
+            budgets: Vec::new(),
+            capacity: nodes
+                .iter()
+                .map(|&(name, free, moving)| capacity(name, free, moving))
+                .collect(),
+            former: BTreeSet::new(),
+        };
+        let scene = upgrade(parallel)
+            .cluster(|observed| drop(observed.nodes.insert("nodes".to_owned(), read)));
+        let plan = scene.plan();
+        let mut findings = plan.findings.iter();
+        let found = findings.find(|finding| finding.code == "tight-capacity");
+        assert_eq!(
+            found.map(|one| one.message.as_str()),
+            expected,
+            "{parallel}"
+        );
+        assert!(found.is_none_or(|one| !one.is_error()) && !order(&plan).is_empty());
+    }
+}
+
+#[rstest]
+#[case::no_node_in_work(None, OLD, false)]
+#[case::in_work(Some("e.r"), OLD, true)]
+#[case::of_another_release(Some("e.other"), OLD, false)]
+// The checks were not asked about this change yet.
+#[case::with_another_change(Some("e.r"), NEW, false)]
+fn a_check_that_fails_because_of_a_node_in_work_does_not_stop_its_completion(
+    #[case] release: Option<&str>,
+    #[case] git: &str,
+    #[case] resumes: bool,
+) {
+    let nodes = [
+        node("a"),
+        NodeState {
+            in_work: release.map(mark),
+            ..node("b")
+        },
+        node("c1"),
+    ];
+    let scene = upgrade(2)
+        .git(git)
+        .check("{name: healthy, forEach: {kind: Pod}, require: \"item.status.ok\"}")
+        .outcome(
+            "healthy",
+            CheckOutcome::seen(vec![Objection {
+                object: "Pod/web/p".parse().unwrap(),
+                message: "is lost".to_owned(),
+            }]),
+        );
+    let plan = planned(scene, &nodes, &[], &[]);
+    let failed = plan
+        .findings
+        .iter()
+        .find(|one| one.code == "check-failed")
+        .unwrap();
+    assert_eq!(failed.is_error(), !resumes, "{failed}");
+    if !resumes {
+        return;
+    }
+    assert_eq!(
+        failed.hint.as_deref(),
+        Some("the plan completes b first, then it waits for the check")
+    );
+    // The node in work comes first and waits for no check; all others wait for both.
+    assert_eq!(
+        order(&plan),
+        [
+            after("b", &[]),
+            after("c1", &["b"]),
+            after("a", &["b", "c1"])
+        ]
+    );
+    let is_check = |step: &&Step| matches!(step.until, Some(Until::Holds { .. }));
+    let checks: Vec<StepId> = plan
+        .steps
+        .iter()
+        .filter(is_check)
+        .map(|step| step.id)
+        .collect();
+    assert!(!checks.is_empty());
+    let needs = |name: &str| {
+        let step = plan
+            .steps
+            .iter()
+            .find(|step| step.object.name == name)
+            .unwrap();
+        let (mut open, mut all) = (vec![step.id], BTreeSet::new());
+        while let Some(id) = open.pop() {
+            if all.insert(id) {
+                open.extend(plan.steps[id.0].needs.iter().map(|edge| edge.from));
+            }
+        }
+        checks.iter().filter(|id| all.contains(id)).count()
+    };
+    assert_eq!(needs("b"), 0);
+    assert_eq!((needs("c1"), needs("a")), (checks.len(), checks.len()));
+}
+
+#[test]
+fn what_follows_the_last_node_in_work_waits_for_the_checks() {
+    let nodes = [NodeState {
+        in_work: Some(mark("e.r")),
+        ..node("b")
+    }];
+    let scene = upgrade(1)
+        .git(OLD)
+        .git("Ingress.networking.k8s.io/web/i: {spec: {k: NEW}}")
+        .check("{name: healthy, forEach: {kind: Pod}, require: \"item.status.ok\"}")
+        .outcome("healthy", CheckOutcome::seen(Vec::new()));
+    let plan = planned(scene, &nodes, &[], &[]);
+    let position = |is: &dyn Fn(&Step) -> bool| plan.steps.iter().position(is).unwrap();
+    let node = position(&|step| step.object.name == "b");
+    let check = position(&|step| matches!(step.until, Some(Until::Holds { .. })));
+    let later = position(&|step| step.object.name == "i");
+    assert!(node < check && check < later, "{:#?}", plan.steps);
 }

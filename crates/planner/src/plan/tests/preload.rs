@@ -51,6 +51,7 @@ fn planned(scene: Scene, nodes: &[NodeState]) -> Plan {
         nodes: nodes.to_vec(),
         pods: Vec::new(),
         budgets: Vec::new(),
+        capacity: Vec::new(),
         former: BTreeSet::new(),
     };
     let scene = scene.cluster(|observed| drop(observed.nodes.insert("images".to_owned(), read)));
@@ -179,6 +180,7 @@ fn nodes_and_permissions_are_asked_for() {
         nodes: vec![node("a")],
         pods: Vec::new(),
         budgets: Vec::new(),
+        capacity: Vec::new(),
         former: BTreeSet::new(),
     };
     observed.nodes.insert("images".to_owned(), read);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::scene::Scene;
-use crate::observe::{Contents, Grants, ObservedNodes, WorkloadContext};
+use crate::observe::{Contents, Grants, MarkedNodes, ObservedNodes, WorkloadContext};
 use crate::plan::{Answer, Consented, Planning, Question, Removal, Topic, plan, remove};
 use pleach_formats::check::CheckOutcome;
 
@@ -31,6 +31,7 @@ fn answer(question: Question) -> Answer {
         Question::Nodes(stage) => {
             Answer::Nodes(stage, ObservedNodes::Unknown("no cluster".to_owned()))
         }
+        Question::MarkedNodes => Answer::MarkedNodes(MarkedNodes::Read(Vec::new())),
         Question::Permissions(_) => Answer::Permissions(Grants::default()),
     }
 }

@@ -128,6 +128,7 @@ impl Scene {
                 timeout: SignedDuration::from_secs(60),
                 wait: true,
                 verify: false,
+                nodes_behind: false,
                 // Scenes upgrade from v1.0.0 to v2.0.0.
                 versions: VersionPolicy {
                     upgrades_from: Some(VersionReq::STAR),

@@ -232,6 +232,7 @@ fn reconciled_releases_and_changed_records_trigger_others() {
         by: "ann".to_owned(),
         override_window: false,
         after_fetch: false,
+        nodes: false,
     };
     let change = |release: &str, affects_dependents, is_requested, fetch: Option<&SyncRequest>| {
         Answer::RecordsChanged(vec![RecordChange {

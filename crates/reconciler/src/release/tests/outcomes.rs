@@ -266,3 +266,49 @@ fn drift_is_only_reported_under_that_policy() {
     bench.answer(Answer::Recorded(Ok(())));
     assert_eq!(bench.outcome().outcome, ReconcileOutcome::Drifted);
 }
+
+/// A partial plan does not read nodes, so it neither reports nor withdraws them.
+#[test]
+fn nodes_that_fell_behind_are_reported_until_a_plan_of_all_objects_finds_none() {
+    let mut bench = Bench::new();
+    for (case, behind, covers_all_objects, expected) in [
+        ("behind", "a, b behind", true, Some("a, b behind")),
+        ("a plan of some objects", "", false, Some("a, b behind")),
+        (
+            "another one fell behind",
+            "c behind",
+            true,
+            Some("c behind"),
+        ),
+        ("all are changed", "", true, None),
+    ] {
+        bench.plan(PlanSummary {
+            is_new: false,
+            is_reconciled: true,
+            has_steps: false,
+            nodes_behind: behind.to_owned(),
+            covers_all_objects,
+            ..plan()
+        });
+        bench.executed(ReconcileOutcome::Unchanged);
+        bench.requeue();
+        let conditions = bench.release.reported_conditions.clone();
+        let conditions = conditions.unwrap_or_default();
+        let drifted: Vec<(&str, &str)> = conditions
+            .iter()
+            .filter(|one| one.kind == ConditionKind::Drifted)
+            .map(|one| (one.reason.as_str(), one.message.as_str()))
+            .collect();
+        let expected: Vec<(&str, &str)> = expected
+            .map(|message| ("NodesBehind", message))
+            .into_iter()
+            .collect();
+        assert_eq!(drifted, expected, "{case}");
+        assert_eq!(
+            bench.outcome().outcome,
+            ReconcileOutcome::Unchanged,
+            "{case}"
+        );
+        bench.tick();
+    }
+}

@@ -33,6 +33,7 @@ fn the_record_round_trips_through_the_status() {
             digest: Digest::of(b"y"),
         }],
         entries: 3,
+        nodes: Some(NodesMemory::Left),
         ..Installed::default()
     };
     for number in 0..12 {

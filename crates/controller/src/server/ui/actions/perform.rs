@@ -84,6 +84,7 @@ impl Intent {
                 by: user.to_owned(),
                 override_window: false,
                 after_fetch: false,
+                nodes: false,
             })),
             Verb::Suspend => {
                 if reason.is_empty() || reason.chars().count() > REASON {

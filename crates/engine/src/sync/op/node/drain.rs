@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 use super::{End, NodeUpgrade};
 use crate::sync::{
+    events::EventKind,
+    node_progress::Evictions,
     op::failure,
     report::{Failure, FailureKind},
 };
@@ -81,6 +83,10 @@ impl NodeUpgrade<'_> {
             })
             .buffer_unordered(AT_ONCE);
         let attempts: Vec<(NodePod, Result<Evicted, ClusterError>)> = attempts.collect().await;
+        if !attempts.is_empty() {
+            let counted = evictions(attempts.iter().map(|(_, evicted)| evicted));
+            self.operator.events.send(EventKind::Evicted(counted));
+        }
         for (pod, evicted) in attempts {
             let reason = match evicted {
                 Ok(Evicted::Accepted | Evicted::Gone) => {
@@ -122,6 +128,20 @@ impl NodeUpgrade<'_> {
         let hint = "the API server evicts no pod with several budgets; let one cover it";
         Failure::new(FailureKind::Policy, message).hint(hint)
     }
+}
+
+/// Counts the results of eviction requests.
+fn evictions<'a>(attempts: impl Iterator<Item = &'a Result<Evicted, ClusterError>>) -> Evictions {
+    let mut counted = Evictions::default();
+    for attempt in attempts {
+        let count = match attempt {
+            Ok(Evicted::Accepted | Evicted::Gone) => &mut counted.accepted,
+            Ok(Evicted::NotNow(_)) => &mut counted.refused,
+            Err(_) => &mut counted.failed,
+        };
+        *count += 1;
+    }
+    counted
 }
 
 /// Describes a drain in one line: the reason of a refused eviction first.
