@@ -142,7 +142,9 @@ pub(super) fn unclaimed(ctx: &Ctx<'_>, draft: &mut Draft, direction: Option<Dire
             return;
         }
     };
-    let selected = ctx.observed.nodes.values();
+    let stages = ctx.sequence.stages.iter();
+    let stages = stages.filter(|rule| rule.nodes.is_some());
+    let selected = stages.filter_map(|rule| ctx.observed.nodes.get(rule.stage.as_str()));
     let selected: BTreeSet<&str> = selected.flat_map(ObservedNodes::names).collect();
     let is_claimed = |name: &str| direction.is_some() && selected.contains(name);
     let left = marked.iter().filter(|one| !is_claimed(&one.name));
