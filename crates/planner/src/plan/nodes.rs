@@ -315,11 +315,6 @@ fn add(
     (nodes, scope): (&[NodeState], Scope),
     met: Met<'_>,
 ) {
-    let Met {
-        pods,
-        budgets,
-        capacity,
-    } = met;
     let ours = ctx.desired.name.to_string();
     let is_ours = |node: &NodeState| node.is_in_work_of(&ours);
     let mut open: Vec<&NodeState> = nodes
@@ -332,62 +327,8 @@ fn add(
     if open.is_empty() {
         return;
     }
-    let mut refuse = |code: &str, message: String| {
-        let message = format!("stage {}: {message}", stage.stage);
-        let finding = Finding::error(Kind::Policy, code, message);
-        let finding = finding.at(stage.origin.clone());
-        draft.findings.push(finding.hint(remedy(code)));
-    };
-    let lost = open
-        .iter()
-        .copied()
-        .filter(|node| !node.ready && !is_ours(node));
-    let lost: Vec<&str> = lost.map(|node| node.name.as_str()).collect();
-    if !lost.is_empty() {
-        refuse("nodes-not-ready", format!("{} not ready", named(&lost)));
-    }
-    let taken = open
-        .iter()
-        .filter(|node| node.in_work.is_some() && !is_ours(node));
-    let taken: Vec<&str> = taken.map(|node| node.name.as_str()).collect();
-    if !taken.is_empty() {
-        let message = format!("{} being changed by another release", named(&taken));
-        refuse("nodes-in-work", message);
-    }
-    for (code, message) in obstacles(rule, pods, budgets) {
-        refuse(code, message);
-    }
-    let ready = nodes
-        .iter()
-        .filter(|node| node.ready && !node.cordoned)
-        .count();
     let at_once = rule.parallel.of(nodes.len());
-    if rule.drain.is_some() && ready <= at_once {
-        let message = format!(
-            "stage {}: {at_once} nodes are drained at a time, and {ready} can take their pods",
-            stage.stage
-        );
-        let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
-        draft.findings.push(finding.at(stage.origin.clone()));
-    }
-    if rule.drain.is_some()
-        && let Some(message) = tight(rule, &open, at_once, capacity)
-    {
-        let message = format!("stage {}: {message}", stage.stage);
-        let finding = Finding::warning(Kind::Cluster, "tight-capacity", message);
-        draft.findings.push(finding.at(stage.origin.clone()));
-    }
-    let alone = pods.iter().filter(|pod| pod.alone && !pod.deleting);
-    let alone: Vec<String> = alone.map(|pod| pod.id.to_string()).collect();
-    if rule.drain.is_some() && !alone.is_empty() {
-        let message = format!(
-            "stage {}: {} without another replica; each is down while it moves",
-            stage.stage,
-            named(&alone)
-        );
-        let finding = Finding::warning(Kind::Cluster, "single-replicas", message);
-        draft.findings.push(finding.at(stage.origin.clone()));
-    }
+    judge(draft, (stage, rule), (nodes, &open, at_once), &ours, met);
     let jobs = ctx.desired.jobs_of(rule);
     let op = Op::UpgradeNode {
         content: content(ctx, rule, &jobs),
@@ -424,6 +365,78 @@ fn add(
         });
     }
     in_batches(ctx, draft, &stage.stage, &steps, at_once, pause);
+}
+
+/// Reports what stops the change of the `open` nodes, and what a person should
+/// know about it.
+fn judge(
+    draft: &mut Ordered,
+    (stage, rule): (&StageRule, &NodesRule),
+    (nodes, open, at_once): (&[NodeState], &[&NodeState], usize),
+    ours: &str,
+    met: Met<'_>,
+) {
+    let Met {
+        pods,
+        budgets,
+        capacity,
+    } = met;
+    let names: BTreeSet<&str> = open.iter().map(|node| node.name.as_str()).collect();
+    let pods = pods.iter().filter(|pod| names.contains(pod.node.as_str()));
+    let pods: Vec<NodePod> = pods.cloned().collect();
+    let is_ours = |node: &NodeState| node.is_in_work_of(ours);
+    let mut refuse = |code: &str, message: String| {
+        let message = format!("stage {}: {message}", stage.stage);
+        let finding = Finding::error(Kind::Policy, code, message);
+        let finding = finding.at(stage.origin.clone());
+        draft.findings.push(finding.hint(remedy(code)));
+    };
+    let lost = open.iter().filter(|node| !node.ready && !is_ours(node));
+    let lost: Vec<&str> = lost.map(|node| node.name.as_str()).collect();
+    if !lost.is_empty() {
+        refuse("nodes-not-ready", format!("{} not ready", named(&lost)));
+    }
+    let taken = open
+        .iter()
+        .filter(|node| node.in_work.is_some() && !is_ours(node));
+    let taken: Vec<&str> = taken.map(|node| node.name.as_str()).collect();
+    if !taken.is_empty() {
+        let message = format!("{} being changed by another release", named(&taken));
+        refuse("nodes-in-work", message);
+    }
+    for (code, message) in obstacles(rule, &pods, budgets) {
+        refuse(code, message);
+    }
+    let ready = nodes
+        .iter()
+        .filter(|node| node.ready && !node.cordoned)
+        .count();
+    if rule.drain.is_some() && ready <= at_once {
+        let message = format!(
+            "stage {}: {at_once} nodes are drained at a time, and {ready} can take their pods",
+            stage.stage
+        );
+        let finding = Finding::warning(Kind::Cluster, "too-few-nodes", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
+    if rule.drain.is_some()
+        && let Some(message) = tight(rule, open, at_once, capacity)
+    {
+        let message = format!("stage {}: {message}", stage.stage);
+        let finding = Finding::warning(Kind::Cluster, "tight-capacity", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
+    let alone = pods.iter().filter(|pod| pod.alone && !pod.deleting);
+    let alone: Vec<String> = alone.map(|pod| pod.id.to_string()).collect();
+    if rule.drain.is_some() && !alone.is_empty() {
+        let message = format!(
+            "stage {}: {} without another replica; each is down while it moves",
+            stage.stage,
+            named(&alone)
+        );
+        let finding = Finding::warning(Kind::Cluster, "single-replicas", message);
+        draft.findings.push(finding.at(stage.origin.clone()));
+    }
 }
 
 /// The step of a node.

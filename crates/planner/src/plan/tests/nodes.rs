@@ -518,6 +518,11 @@ fn a_node_that_fell_behind_is_reported_and_changed_only_on_request() {
         plan.nodes_behind()
             .is_some_and(|message| message.contains(": b behind"))
     );
+    // Pods on the others are no obstacle.
+    let mut unmanaged = pod(&json!({"/metadata/ownerReferences": null}));
+    unmanaged["spec"]["nodeName"] = json!("b");
+    let plan = planned(steady(&rule(1)), &half, &[unmanaged], &[]);
+    assert_eq!(plan.refusals().count(), 0);
     let done = nodes.map(|node| NodeState { done: true, ..node });
     let plan = planned(steady(&rule(1)), &done, &[], &[]);
     assert_eq!((plan.nodes_behind(), codes(&plan)), (None, Vec::new()));
