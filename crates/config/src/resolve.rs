@@ -313,6 +313,7 @@ impl Merged {
         let secret_fields = secrets::secret_fields(&source, findings);
         let sequence = sequence::sequence(&source, &secret_fields, findings);
         let block_uninstall = uninstall::block_uninstall(&source, findings);
+        let rehearsal = rules::rehearsal(&source, findings);
         let moved_from = uninstall::origin(release, &name, &places.key("movedFrom"), findings);
         let mut layers = source.layers.clone();
         let declared = Values::merge(&layers).merged;
@@ -366,6 +367,7 @@ impl Merged {
                 rollback: release.rollback.clone(),
             },
             sequence,
+            rehearsal,
             name,
         })
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::dependencies::Dependency;
 use crate::values::Values;
 use pleach_fields::ignore::IgnoreRule;
+use pleach_formats::becomes::BecomesRule;
 use pleach_formats::file::BlockUninstall;
 use pleach_formats::policy::{Consent, Protect, PrunePolicy, RuntimeObject, SecretRule};
 use pleach_formats::sequence::Sequence;
@@ -180,6 +181,8 @@ pub struct ResolvedRelease {
     pub versions: VersionPolicy,
     /// Sequence of a change, from its bundle.
     pub sequence: Sequence,
+    /// Status of custom resources in a rehearsal, from its bundle.
+    pub rehearsal: Vec<BecomesRule>,
 }
 
 impl ResolvedEnvironment {

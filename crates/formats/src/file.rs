@@ -14,8 +14,8 @@ mod scalar;
 mod schema;
 
 pub use bundle::{
-    BlockUninstall, Bundle, Chart, Check, CleanupImages, Drain, Exempt, Gate, JsonOperation,
-    Kustomize, Lookups, Loss, Migration, Move, NodeAction, NodeCleanup, NodePatch,
+    Becomes, BlockUninstall, Bundle, Chart, Check, CleanupImages, Drain, Exempt, Gate,
+    JsonOperation, Kustomize, Lookups, Loss, Migration, Move, NodeAction, NodeCleanup, NodePatch,
     NodePatchMetadata, NodeSelector, Nodes, Operation, Overlay, Patch, Preload, PreloadImages,
     ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, StageSelector, Verify,
 };

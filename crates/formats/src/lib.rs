@@ -2,8 +2,10 @@
 //!
 //! [`file`] has the structs of the files. Selectors, [`sequence`]s, [`versions`] and [`window`]s
 //! are parts of them. [`readiness`] decides whether an object is ready, [`check`] whether a
-//! condition of a bundle holds, and [`gate`] describes what an upgrade closes.
+//! condition of a bundle holds, [`gate`] describes what an upgrade closes, and [`becomes`] the
+//! status of custom resources in a rehearsal.
 
+pub mod becomes;
 pub mod bytes;
 pub mod check;
 pub mod consent;

@@ -71,5 +71,6 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         block_uninstall: Vec::new(),
         versions: VersionPolicy::default(),
         sequence: pleach_formats::sequence::Sequence::default(),
+        rehearsal: Vec::new(),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::sequence::check_name;
 use super::{Source, unknown_group};
+use pleach_formats::becomes::{BecomesRule, BrokenRule};
 use pleach_formats::check::Check;
 use pleach_formats::policy::SecretRule;
 use pleach_formats::readiness::Rules;
@@ -72,6 +73,37 @@ pub(super) fn readiness(source: &Source, findings: &mut Vec<Finding>) -> Rules {
             Rules::default()
         }
     }
+}
+
+/// Resolves the rules for the status of custom resources in a rehearsal.
+pub(super) fn rehearsal(source: &Source, findings: &mut Vec<Finding>) -> Vec<BecomesRule> {
+    let mut read = Vec::new();
+    for rule in source.body.rehearsal.iter().flatten() {
+        let places = &rule.places;
+        let broken = match BecomesRule::read(rule) {
+            Ok(rule) => {
+                read.push(rule);
+                continue;
+            }
+            Err(broken) => broken,
+        };
+        findings.extend(broken.iter().map(|broken| match broken {
+            BrokenRule::Group => unknown_group(places, &rule.kind),
+            BrokenRule::Field(field) if field == "status" => {
+                let message = "`becomes` has no `status`";
+                places.refuse(message, "set the fields of the status")
+            }
+            BrokenRule::Field(field) => {
+                let message = format!("`becomes` cannot change `{field}`");
+                places.refuse(message, "set only `status`")
+            }
+            BrokenRule::Deep => places.invalid("`becomes` is nested too deeply"),
+            BrokenRule::Expression(field, error) => {
+                expression(places, &format!("becomes.{field}"), error)
+            }
+        }));
+    }
+    read
 }
 
 /// Checks that a rule selects objects of one kind, whose group is known.

@@ -132,6 +132,8 @@ fn parts(release: &ResolvedRelease) -> impl Hash + '_ {
         block_uninstall,
         versions,
         sequence,
+        // Only rehearsals use it.
+        rehearsal: _,
     } = release;
     let secret = secret_fields.iter();
     let secret: Vec<(&Selector, &[SecretField])> = secret

@@ -58,6 +58,8 @@ pub struct Bundle {
     pub block_uninstall: Option<Vec<Located<BlockUninstall>>>,
     /// Fields outside of Secrets whose values are masked.
     pub secret_fields: Option<Vec<Located<SecretFields>>>,
+    /// Status that custom resources get in a rehearsal, where their operators do not run.
+    pub rehearsal: Option<Vec<Located<Becomes>>>,
 }
 
 /// A Helm chart.
@@ -566,5 +568,36 @@ selecting! {
     SecretFields {
         /// Paths such as `data.password`.
         pub fields: Vec<String>,
+    }
+}
+
+/// Status that custom resources get in a rehearsal.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Becomes {
+    /// Kind.
+    pub kind: String,
+    /// API group.
+    pub group: Option<String>,
+    /// Namespace, exact or with `*` and `?`.
+    pub namespace: Option<String>,
+    /// Name, exact or with `*` and `?`.
+    pub name: Option<String>,
+    /// Time after the creation, or after a change of the `spec`; by default at once.
+    pub after: Option<Timeout>,
+    /// Merge patch of the `status`. `{{ … }}` in a text is a CEL expression over the object.
+    pub becomes: BTreeMap<String, Value>,
+}
+
+impl Becomes {
+    /// Returns the selector of the objects.
+    pub fn target(&self) -> Selector {
+        Selector {
+            kind: self.kind.clone(),
+            group: self.group.clone(),
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            ..Selector::default()
+        }
     }
 }

@@ -3,7 +3,7 @@
 use kube_cel::cel::Value;
 use kube_cel::cel::objects::Key;
 
-use super::{CompileError, Expression, Subject};
+use super::{CompileError, Expression, Subject, Unevaluable};
 
 /// A text in which `{{ item.metadata.name }}` is replaced by the value for an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,6 +77,53 @@ impl Template {
         }
         message
     }
+
+    /// Returns the value for an object: that of the expression, if the template is nothing else, and
+    /// otherwise the text. Fails if an expression has no value.
+    pub fn value(&self, subject: &Subject) -> Result<serde_json::Value, Unevaluable> {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(part) => text.push_str(part),
+                Part::Expression(expression) => {
+                    let value = expression.evaluate(subject)?;
+                    // Parts alternate, with a text at both ends.
+                    let is_all = self.parts.len() == 3
+                        && self.text.starts_with("{{")
+                        && self.text.ends_with("}}");
+                    if is_all {
+                        return json(&value).ok_or_else(|| {
+                            Unevaluable::Wrong(format!("{} is no JSON", value.type_of()))
+                        });
+                    }
+                    text.push_str(&words(&value));
+                }
+            }
+        }
+        Ok(text.into())
+    }
+}
+
+/// Returns a value as JSON; `None` for a type that JSON does not have.
+fn json(value: &Value) -> Option<serde_json::Value> {
+    Some(match value {
+        Value::String(text) => String::clone(text).into(),
+        Value::Int(number) => (*number).into(),
+        Value::UInt(number) => (*number).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Bool(value) => (*value).into(),
+        Value::Null => serde_json::Value::Null,
+        Value::List(items) => items.iter().map(json).collect::<Option<Vec<_>>>()?.into(),
+        Value::Map(map) => {
+            let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            let entries = entries
+                .into_iter()
+                .map(|(key, value)| Some((key.to_string(), json(value)?)));
+            serde_json::Value::Object(entries.collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
 }
 
 /// Formats a value for people.

@@ -183,6 +183,21 @@ fn messages(#[case] text: &str, #[case] expected: &str) {
 }
 
 #[rstest]
+#[case("{{ spec.replicas }}", json!(3))]
+#[case("{{ spec.replicas }} ", json!("3 "))]
+#[case("{{ spec.tags }}", json!(["a", "b"]))]
+#[case("{{ metadata.labels }}", json!({"tier": "gold"}))]
+#[case("{{ metadata.name }}-{{ spec.replicas }}", json!("a-3"))]
+#[case("plain", json!("plain"))]
+fn values_of_templates(#[case] text: &str, #[case] expected: serde_json::Value) {
+    let template = Template::compile(text, NAMES).unwrap();
+    let subject = Subject::of(&volume());
+    assert_eq!(template.value(&subject), Ok(expected));
+    let missing = Template::compile("{{ item.status.robustness }}", NAMES).unwrap();
+    assert!(missing.value(&subject).is_err());
+}
+
+#[rstest]
 #[case("{{ item.metadata.name", "`{{` without `}}`")]
 #[case(
     "{{ it.metadata.name }}",

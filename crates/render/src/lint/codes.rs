@@ -111,7 +111,7 @@ pub const CODES: [Code; 103] = [
     ),
     code(
         "invalid-expression",
-        "A check, a readiness rule or an item of `blockUninstall` is not a valid CEL expression, or uses an unknown name.",
+        "A check, a readiness rule or an item of `blockUninstall` or `rehearsal` is not a valid CEL expression, or uses an unknown name.",
     ),
     code(
         "invalid-extends",

@@ -64,6 +64,15 @@ fn checks_and_readiness_rules_come_with_their_release() {
     ]
 )]
 #[case(
+    "rehearsal: [{kind: Gear, group: a.org, becomes: {spec: {}, status: {phase: \"{{ x }}\"}}}, {kind: Gear, becomes: {}}]",
+    &[
+        "manifests/app/bundle.yaml:3: `becomes.status.phase`: unknown name `x`; known names: item",
+        "manifests/app/bundle.yaml:3: `becomes` cannot change `spec`",
+        "manifests/app/bundle.yaml:3: `becomes` has no `status`",
+        "manifests/app/bundle.yaml:3: the API group of Gear is not known",
+    ]
+)]
+#[case(
     "checks: [{name: a, forEach: {kind: Pod}}]",
     &["manifests/app/bundle.yaml:3: `checks[0]`: `require` is required"]
 )]
