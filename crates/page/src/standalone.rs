@@ -9,9 +9,10 @@ use crate::facts::{PlanView, text};
 use crate::pages::{ENGINE, RenderError, STYLE};
 
 /// Templates by name. They share the macros of the pages.
-pub(crate) const TEMPLATES: [(&str, &str); 3] = [
+pub(crate) const TEMPLATES: [(&str, &str); 4] = [
     (PLANS, include_str!("templates/plans.html.j2")),
     (PREVIEW, include_str!("templates/preview.html.j2")),
+    (REHEARSAL, include_str!("templates/rehearsal.html.j2")),
     (
         "standalone.html.j2",
         include_str!("templates/standalone.html.j2"),
@@ -20,12 +21,19 @@ pub(crate) const TEMPLATES: [(&str, &str); 3] = [
 
 /// Template of the page of a preview.
 const PREVIEW: &str = "preview.html.j2";
+/// Template of the page of a rehearsal.
+const REHEARSAL: &str = "rehearsal.html.j2";
 /// Template of the page of plans.
 const PLANS: &str = "plans.html.j2";
 
 /// Renders the page of a preview. `values` are the names of its template.
 pub fn preview(title: &str, values: Value) -> Result<String, RenderError> {
     render(PREVIEW, title, values)
+}
+
+/// Renders the report of a rehearsal. `values` are the names of its template.
+pub fn rehearsal(title: &str, values: Value) -> Result<String, RenderError> {
+    render(REHEARSAL, title, values)
 }
 
 /// Renders plans with their differences.
