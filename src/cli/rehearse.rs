@@ -1,7 +1,10 @@
 //! `pleach rehearse`: executes a plan on a copy of the cluster in a throwaway control plane.
 
 mod observe;
+mod page;
 mod stored;
+mod webhooks;
+mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,6 +16,7 @@ use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use pleach_model::object::{ApiVersion, GroupKind, ObjectId};
 use pleach_planner::plan::{Action, Plan};
+use pleach_rehearsal::certificates;
 use pleach_rehearsal::compare::{effects, first_difference};
 use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::report::{
@@ -21,12 +25,13 @@ use pleach_rehearsal::report::{
 };
 use pleach_rehearsal::storage;
 use pleach_state::inventory::is_commit;
-use pleach_throwaway::{ControlPlane, CopyOptions, Stored, kubernetes_version};
+use pleach_throwaway::{ControlPlane, CopyOptions, Stored, TrustedAuthority, kubernetes_version};
 
 use self::stored::{
     answering_api, distance, entries, is_foreign_api, namespaces_with_pods, not_comparable,
     service_ranges,
 };
+use self::world::World;
 use super::dump::{options, planned, redacted};
 use super::error::{CliError, Kind};
 use super::sandbox::ProgramArgs;
@@ -48,7 +53,7 @@ const ANSWERING: Duration = Duration::from_secs(15);
 /// Copies the objects that the plan is about into a throwaway control plane,
 /// executes the plan there, and reports what the API server refuses, and in
 /// which stage. Nothing is written to your cluster. Secret values are replaced
-/// before they reach a disk. Pods are simulated, webhooks are not called, and
+/// before they reach a disk. Pods are simulated, webhooks allow everything, and
 /// operators do not run: the report lists such facts as not comparable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -68,6 +73,10 @@ pub(crate) struct RehearseArgs {
 
     #[command(flatten)]
     programs: ProgramArgs,
+
+    /// Do not call admission webhooks
+    #[arg(long)]
+    no_webhooks: bool,
 
     /// Time until a simulated pod is ready
     #[arg(long, value_name = "TIME", default_value = "2s")]
@@ -93,6 +102,8 @@ enum RehearseOutput {
     Text,
     /// For the comment of a pull request.
     Markdown,
+    /// For a browser: one file without scripts.
+    Html,
     /// For programs.
     Json,
 }
@@ -106,6 +117,8 @@ struct Source {
     /// Effects of the plans for the cluster, by release; `None` for a dump.
     expected: Option<Expected>,
     cluster_id: Option<pleach_planner::observe::ClusterId>,
+    /// Whether the API server calls admission webhooks.
+    calls_webhooks: bool,
 }
 
 struct Expected {
@@ -128,7 +141,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     }
     let timeout = Duration::try_from(args.timeout).unwrap_or_default();
     let deadline = Instant::now() + timeout;
-    let source = match &args.from_dump {
+    let mut source = match &args.from_dump {
         Some(path) => from_dump(ui, ctx, &args.target, path)?,
         None => match from_cluster(ui, ctx, &args.target).await? {
             Ok(source) => source,
@@ -136,6 +149,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         },
     };
     ensure_version(&source.copy.header.kubernetes)?;
+    source.calls_webhooks = !args.no_webhooks && webhooks::can_be_called(&source.copy);
+    let registrations = webhooks::registrations(&source.copy, &source.loaded);
     let user = (
         source.copy.header.user.clone(),
         source.copy.header.groups.clone(),
@@ -146,11 +161,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         user,
         token: URL_SAFE_NO_PAD.encode(token),
         pod_delay: Duration::try_from(args.pod_delay).unwrap_or_default(),
+        authority: authority(&source.copy)?,
+        webhooks: source.calls_webhooks,
     };
     let mut not_stored = Vec::new();
     let starting = async {
         let stored = Stored::start_copy(binaries, copy_options).await?;
-        let (entries, left_out) = entries(&source.copy, &source.loaded, &stored.ca_pem());
+        let (entries, left_out) = entries(&source.copy, &source.loaded);
         not_stored = left_out;
         stored.etcd().put(&entries).await?;
         stored.serve().await
@@ -177,9 +194,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         CliError::new(Kind::Failed, message).hint("--timeout sets the maximum duration")
     })??;
     report.copied.left_out.extend(not_stored);
+    let asked = webhooks::asked(&registrations, &plane.webhooks());
+    report.not_comparable.extend(asked);
+    report.not_comparable.sort();
     match args.output {
         RehearseOutput::Text => ui.print(report.text()),
         RehearseOutput::Markdown => ui.print(report.markdown().trim_end()),
+        RehearseOutput::Html => {
+            let page = page::page(&report);
+            let page = page.map_err(|error| CliError::new(Kind::Failed, error))?;
+            ui.print(page.trim_end());
+        }
         RehearseOutput::Json => ui.print(format::json(&serde_json::json!(report))),
     }
     if args.keep {
@@ -251,6 +276,7 @@ async fn from_cluster(
         cluster_id: session.cluster_id().cloned(),
         copy: redacted.copy,
         loaded: redacted.loaded,
+        calls_webhooks: true,
     }))
 }
 
@@ -303,6 +329,17 @@ fn from_dump(
         copy,
         took: None,
         expected: None,
+        calls_webhooks: true,
+    })
+}
+
+/// Returns the authority that the registrations of a copy trust.
+fn authority(copy: &Copy) -> Result<TrustedAuthority, CliError> {
+    let authority = copy.header.authority.authority();
+    let authority = authority.ok_or(rehearse::CopyError::Authority)?;
+    Ok(TrustedAuthority {
+        name: certificates::NAME.to_owned(),
+        key: authority.key_pem(),
     })
 }
 
@@ -334,21 +371,24 @@ async fn until_answering(cluster: &Cluster, expected: &[ApiVersion]) -> Result<(
 /// Connects to the copy as the user of the cluster. If the copy cannot judge the permissions of the
 /// user, connects as an administrator and returns `true`.
 async fn connected(plane: &ControlPlane, copy: &Copy) -> Result<(Cluster, bool), CliError> {
-    let connect = async |kubeconfig: Option<&std::path::Path>| {
-        let mut connection = Connection::new(agent(None));
-        connection.kubeconfig = kubeconfig.map(std::path::Path::to_path_buf);
-        Cluster::connect(&connection).await
-    };
     let is_of_rbac = |what: &str| what.contains(".rbac.authorization.k8s.io");
     let mut left_out = copy.header.left_out.iter();
     if !left_out.any(|it| is_of_rbac(&it.what)) {
-        let cluster = connect(plane.copy_kubeconfig()).await?;
+        let kubeconfig = plane.copy_kubeconfig();
+        let kubeconfig = kubeconfig.unwrap_or_else(|| plane.kubeconfig());
+        let cluster = connect(kubeconfig).await?;
         // Another authorizer than RBAC can have allowed this on the cluster.
         if cluster.cluster_id().await.is_ok() {
             return Ok((cluster, false));
         }
     }
-    Ok((connect(Some(plane.kubeconfig())).await?, true))
+    Ok((connect(plane.kubeconfig()).await?, true))
+}
+
+async fn connect(kubeconfig: &std::path::Path) -> Result<Cluster, CliError> {
+    let mut connection = Connection::new(agent(None));
+    connection.kubeconfig = Some(kubeconfig.to_path_buf());
+    Ok(Cluster::connect(&connection).await?)
 }
 
 /// Returns the report without releases.
@@ -381,7 +421,12 @@ fn blank(source: &Source, kubernetes: &str) -> Report {
             },
         },
         releases: Vec::new(),
-        not_comparable: not_comparable(copy, source.expected.is_none()),
+        not_comparable: not_comparable(
+            copy,
+            &source.loaded,
+            source.calls_webhooks,
+            source.expected.is_none(),
+        ),
         verdict: Conclusion::Passed,
     }
 }
@@ -403,6 +448,7 @@ async fn rehearsed(
         expected,
         cluster_id,
         took: _,
+        calls_webhooks: _,
     } = source;
     if is_administrator {
         report.not_comparable.push(NotComparable {
@@ -421,6 +467,9 @@ async fn rehearsed(
     let apis: Vec<ApiVersion> = apis.filter_map(answering_api).collect();
     until_answering(&cluster, &apis).await?;
     drop(copy);
+    let releases = loaded.rendered.iter();
+    let rules = releases.flat_map(|(release, _)| release.rehearsal.clone());
+    let rules = rules.collect();
     let session = Session::on(ctx, loaded, cluster, options(), cluster_id);
     let subjects = session.subjects(ui, ctx, target).await?;
     let mut plans = Vec::new();
@@ -434,6 +483,8 @@ async fn rehearsed(
         report.verdict = Conclusion::Differs;
         return Ok(report);
     }
+    let mut world = World::new(rules);
+    let administrator = connect(plane.kubeconfig()).await?;
     let mut failed = false;
     for (index, (subject, first)) in subjects.iter().zip(plans).enumerate() {
         let planned = if index == 0 {
@@ -466,7 +517,12 @@ async fn rehearsed(
             continue;
         }
         let cluster = session.cluster_for(subject.name());
-        let (rehearsed, unanswered) = observe::execute(ctx, &cluster, planned, release).await?;
+        let (planned, unanswered) = observe::answerable(planned, &world);
+        let executing = observe::execute(ctx, &cluster, planned, release);
+        let rehearsed = tokio::select! {
+            rehearsed = executing => rehearsed?,
+            never = world.run(&administrator) => match never {},
+        };
         report.not_comparable.extend(unanswered);
         if rehearsed.trouble.is_some() || rehearsed.stages.iter().any(|it| !it.refused.is_empty()) {
             failed = true;
@@ -474,6 +530,7 @@ async fn rehearsed(
         }
         report.releases.push(rehearsed);
     }
+    report.not_comparable.extend(world.facts());
     report.not_comparable.sort();
     report.not_comparable.dedup();
     Ok(report)

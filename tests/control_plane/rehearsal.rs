@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pleach_model::object::Digest;
 use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::storage;
@@ -132,17 +134,43 @@ fn refused(report: &Value) -> BTreeMap<&str, &str> {
     refused
 }
 
+/// Registrations: one keeps its CA bundle, the other gets another one.
+const HOOKS: &str = r#"
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: same.rehearsed.example.org}, webhooks: [{name: same.rehearsed.example.org, sideEffects: None, admissionReviewVersions: [v1], objectSelector: {matchLabels: {rehearsed: none}}, rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}], clientConfig: {caBundle: AUTHORITY, url: "https://192.0.2.1/same"}}]}
+---
+{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: other.rehearsed.example.org}, webhooks: [{name: other.rehearsed.example.org, sideEffects: None, admissionReviewVersions: [v1], objectSelector: {matchLabels: {rehearsed: none}}, rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}], clientConfig: {caBundle: BUNDLE, url: "https://192.0.2.1/other"}}]}
+"#;
+
+/// Secret with a certificate.
+const TLS: &str = "{apiVersion: v1, kind: Secret, metadata: {name: tls}, type: kubernetes.io/tls, data: {tls.crt: CERTIFICATE, tls.key: KEY}}\n";
+
 /// The rehearsal of an upgrade makes the writes of the upgrade, and none of them in the cluster.
 #[test]
 fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     let fleet = secrets::fleet("rehearsed");
+    let authority = shared().ca_pem();
+    let hooks = |bundle: &str| {
+        HOOKS
+            .replace("AUTHORITY", &STANDARD.encode(authority))
+            .replace("BUNDLE", &STANDARD.encode(bundle))
+    };
+    let user = shared().kubeconfig_for_user("rehearsed", &[]).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the file is of this test")]
+    let user = fs::read_to_string(user).unwrap();
+    let user: Value = serde_json::from_str(&user).unwrap();
+    let data = |name: &str| user["users"][0]["user"][name].as_str().unwrap();
+    let tls = TLS
+        .replace("CERTIFICATE", data("client-certificate-data"))
+        .replace("KEY", data("client-key-data"));
     let open = |value: &str| {
         let files = [
             config_map("open", value),
             deployment("server"),
+            hooks(&authority.repeat(value.len())),
+            tls.clone(),
             config_map("next", value),
         ];
-        files[..if value == "v" { 2 } else { 3 }].join("---\n")
+        files[..if value == "v" { 4 } else { 5 }].join("---\n")
     };
     fleet.write("manifests/web/v1.0.0/open.yaml", &open("v"));
     fleet.edit(
@@ -152,7 +180,7 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     );
     fleet.commit();
     fleet.run(&["apply", "rehearsed", "--yes"]).ended_with(0);
-    fleet.write("manifests/web/v1.0.0/open.yaml", &open("w"));
+    fleet.write("manifests/web/v1.0.0/open.yaml", &open("ww"));
     fleet.edit(
         "manifests/web/v1.0.0/literal.yaml",
         "name: dropped",
@@ -332,14 +360,14 @@ const FAULTS: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: planted, labels: {pod-security.kubernetes.io/enforce: baseline}}}
 {apiVersion: v1, kind: LimitRange, metadata: {name: small, namespace: planted}, spec: {limits: [{type: Container, max: {memory: 64Mi}}, {type: PersistentVolumeClaim, max: {storage: 2Gi}}]}}
 {apiVersion: v1, kind: ConfigMap, metadata: {name: denied, namespace: planted, labels: {planted: denied}}}
-{apiVersion: v1, kind: ConfigMap, metadata: {name: sound, namespace: planted}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: sound, namespace: planted, labels: {planted: asked}}}
 {apiVersion: v1, kind: Service, metadata: {name: taken-address, namespace: planted}, spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}}
 {apiVersion: v1, kind: Service, metadata: {name: foreign-address, namespace: planted}, spec: {clusterIP: 192.0.2.1, ports: [{port: 80}]}}
 {apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: large, namespace: planted, annotations: {pleach.dev/after: LimitRange/small}}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 3Gi}}}}
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: forbidden, namespace: planted}, spec: {podSelector: {}}}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: escalation, namespace: planted}, rules: [{apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [create]}]}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: escalation, namespace: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: User, name: nobody}]}
-{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gears.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: gears, singular: gear, kind: Gear}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {teeth: {type: integer, maximum: 10}, size: {type: string}}, x-kubernetes-validations: [{rule: "!has(self.size) || self.size != 'huge'", message: too large}]}}}}}]}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gears.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: gears, singular: gear, kind: Gear}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {teeth: {type: integer, maximum: 10}, size: {type: string}}, x-kubernetes-validations: [{rule: "!has(self.size) || self.size != 'huge'", message: too large}]}, status: {type: object, properties: {phase: {type: string}}}}}}, subresources: {status: {}}}]}}
 {apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: teeth, namespace: planted}, spec: {teeth: 11}}
 {apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: size, namespace: planted}, spec: {size: huge}}
 {apiVersion: planted.example.org/v1, kind: Gear, metadata: {name: sound, namespace: planted}, spec: {teeth: 9}}
@@ -353,6 +381,14 @@ const FAULTS: &str = r#"
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: claim, namespace: planted}, spec: {selector: {matchLabels: {a: j}}, template: {metadata: {labels: {a: j}}, spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: absent}}], containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 {apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: unclassified, namespace: planted}, spec: {storageClassName: absent, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: class, namespace: planted}, spec: {selector: {matchLabels: {a: k}}, template: {metadata: {labels: {a: k}}, spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: unclassified}}], containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: v1, kind: Service, metadata: {name: podless, namespace: planted}, spec: {selector: {no: pods}, ports: [{port: 443}]}}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: early.planted.example.org}, webhooks: [{name: early.planted.example.org, sideEffects: None, admissionReviewVersions: [v1], objectSelector: {matchLabels: {planted: early}}, rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}], clientConfig: {service: {namespace: planted, name: podless}}}]}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: early, namespace: planted, labels: {planted: early}, annotations: {pleach.dev/after: ValidatingWebhookConfiguration/early.planted.example.org}}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: axles.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: axles, singular: axle, kind: Axle}, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {namespace: planted, name: podless}}}}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}, {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}]}}
+{apiVersion: planted.example.org/v2, kind: Axle, metadata: {name: unconverted, namespace: planted}}
+{apiVersion: v1, kind: Service, metadata: {name: sound, namespace: planted}, spec: {selector: {a: h}, ports: [{port: 443}]}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: bolts.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: bolts, singular: bolt, kind: Bolt}, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {caBundle: AUTHORITY, service: {namespace: planted, name: sound}}}}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}, {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}]}}
+{apiVersion: planted.example.org/v2, kind: Bolt, metadata: {name: converted, namespace: planted, annotations: {pleach.dev/after: Deployment/sound}}}
 {apiVersion: v1, kind: Service, metadata: {name: taken-port, namespace: planted}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: sound, namespace: planted}, spec: {selector: {matchLabels: {a: h}}, template: {metadata: {labels: {a: h}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 "#;
@@ -362,12 +398,13 @@ const AROUND: &str = r#"
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: planted}, spec: {matchConstraints: {objectSelector: {matchLabels: {planted: denied}}, resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]}, validations: [{expression: "false", message: planted denial}]}}
 {apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: planted}, spec: {policyName: planted, validationActions: [Deny]}}
 {apiVersion: v1, kind: Service, metadata: {name: planted-port, namespace: default}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}}
-{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: planted}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}, {apiGroups: ["", apps, rbac.authorization.k8s.io, apiextensions.k8s.io, planted.example.org, pleach.dev, coordination.k8s.io], resources: ["*"], verbs: [create, update, patch, delete]}]}
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: foreign.planted.example.org}, webhooks: [{name: inside.planted.example.org, sideEffects: None, admissionReviewVersions: [v1], objectSelector: {matchLabels: {planted: asked}}, rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}], clientConfig: {caBundle: AUTHORITY, service: {namespace: default, name: planted-port, port: 80, path: /inside}}}, {name: outside.planted.example.org, sideEffects: None, admissionReviewVersions: [v1], objectSelector: {matchLabels: {planted: asked}}, rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}], clientConfig: {url: "https://192.0.2.1:8443/outside"}}]}
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: planted}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}, {apiGroups: ["", apps, admissionregistration.k8s.io, rbac.authorization.k8s.io, apiextensions.k8s.io, planted.example.org, pleach.dev, coordination.k8s.io], resources: ["*"], verbs: [create, update, patch, delete]}]}
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: planted}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: planted}, subjects: [{kind: Group, name: planters}]}
 "#;
 
 /// Objects with a fault, and a part of the message.
-const FOUND: [(&str, &str); 20] = [
+const FOUND: [(&str, &str); 22] = [
     ("ConfigMap/planted/denied", "planted denial"),
     (
         "Service/planted/taken-address",
@@ -424,6 +461,27 @@ const FOUND: [(&str, &str); 20] = [
         "Service/planted/taken-port",
         "provided port is already allocated",
     ),
+    (
+        "ConfigMap/planted/early",
+        "no endpoints available for service \"podless\"",
+    ),
+    (
+        "Axle.planted.example.org/planted/unconverted",
+        "no endpoints available for service \"podless\"",
+    ),
+];
+
+/// Parts of the bundle that decide when a custom resource is ready in a rehearsal.
+const BECOMES: &str = "\
+readiness: [{group: planted.example.org, kind: Gear, current: status.phase == 'Ready'}]
+rehearsal: [{group: planted.example.org, kind: Gear, name: sound, after: 1s, becomes: {status: {phase: \"{{ item.spec.teeth == 9 ? 'Ready' : 'Other' }}\"}}}]
+";
+
+/// Facts about webhooks and operators.
+const FACTS: [&str; 3] = [
+    "ValidatingWebhookConfiguration/foreign.planted.example.org: asked 2 times instead of 192.0.2.1, answered \\\"allow\\\"",
+    "of bolts.planted.example.org converted by their apiVersion only",
+    "Gear.planted.example.org/planted/sound: `becomes` of the bundle was used",
 ];
 
 /// Planted faults are found at their objects, and sound objects between them are not reported.
@@ -431,14 +489,17 @@ const FOUND: [(&str, &str); 20] = [
 fn planted_faults_are_found_and_nothing_else() {
     let plane = nodes();
     let release = "  - {name: web, bundle: web, timeout: 6s}\n";
-    let faults: Vec<&str> = FAULTS.lines().filter(|line| !line.is_empty()).collect();
+    let objects = |text: &str| {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        let authority = STANDARD.encode(plane.ca_pem());
+        lines.join("\n---\n").replace("AUTHORITY", &authority)
+    };
     let files = [
-        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
-        ("manifests/web/web.yaml", faults.join("\n---\n")),
+        ("manifests/web/bundle.yaml", format!("{BUNDLE}{BECOMES}")),
+        ("manifests/web/web.yaml", objects(FAULTS)),
     ];
     let mut fleet = Fleet::on(plane, "planted", release, &files);
-    let around: Vec<&str> = AROUND.lines().filter(|line| !line.is_empty()).collect();
-    let file = fleet.file("around.yaml", &around.join("\n---\n"));
+    let file = fleet.file("around.yaml", &objects(AROUND));
     fleet.kubectl(&["apply", "-f", &file]);
     fleet.through(plane.kubeconfig_for_user("planter", &["planters"]).unwrap());
 
@@ -455,6 +516,10 @@ fn planted_faults_are_found_and_nothing_else() {
         );
     }
     assert_eq!(refused, BTreeMap::new(), "{report:#}");
+    let facts = report["notComparable"].to_string();
+    for fact in FACTS {
+        assert!(facts.contains(fact), "{fact}: {facts}");
+    }
 }
 
 /// Version 1 of a release; [`LATER`] are the objects that change.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use pleach_model::object::{DesiredDigest, DigestKey, GroupKind, Manifest, ObjectId, Secrecy};
 use pleach_planner::plan::Desired;
+use pleach_rehearsal::certificates::{Authority, Seed};
 use pleach_rehearsal::dump::{Copy, FORMAT, Header};
 use pleach_rehearsal::redact::{Collector, RedactError, Redactor};
 use pleach_rehearsal::rekey::{Renewal, renew};
@@ -33,6 +34,9 @@ pub enum CopyError {
     /// The system has no random numbers.
     #[error("failed to generate random numbers")]
     Random,
+    /// The dump has no authority for registrations.
+    #[error("the dump is of an earlier version; write it again")]
+    Authority,
 }
 
 /// Copy with the desired state that fits it.
@@ -106,14 +110,18 @@ pub async fn redact(
     planned: &[&Planned],
 ) -> Result<Redacted, CopyError> {
     let secrecy = secrecy_of(loaded);
+    let seed = Seed::new(&random_key()?);
+    let authority = seed.authority().ok_or(CopyError::Authority)?;
     let mut collector = Collector::new(DigestKey::new(random_key()?));
     for object in &collected.raw {
         collector.learn(object, &secrecy_for(&secrecy, object));
+        collector.learn_certificates(object, &authority);
     }
     for (_, rendered) in loaded.rendered.iter().chain(&loaded.others) {
         for manifest in &rendered.manifests {
             let value = manifest.value();
             collector.learn(&value, &secrecy_for(&secrecy, &value));
+            collector.learn_certificates(&value, &authority);
         }
         rendered
             .secret_values
@@ -124,9 +132,13 @@ pub async fn redact(
     let mut objects: Vec<Value> = collected
         .raw
         .iter()
-        .map(|object| redactor.object(object.clone(), &secrecy_for(&secrecy, object)))
+        .map(|object| {
+            let mut copy = object.clone();
+            authority.trust(&mut copy);
+            redactor.object(copy, &secrecy_for(&secrecy, object))
+        })
         .collect();
-    let redacted_loaded = redacted_environment(loaded, &redactor, &secrecy);
+    let redacted_loaded = redacted_environment(loaded, &redactor, &authority, &secrecy);
     let key = random_key()?;
     let (digests, redacted) = renewed_digests(&redacted_loaded, planned, &key);
     let first = planned.first();
@@ -155,6 +167,7 @@ pub async fn redact(
         objects: 0,
         user: user.username,
         groups: user.groups,
+        authority: seed,
         left_out,
     };
     Ok(Redacted {
@@ -193,13 +206,20 @@ fn secrecy_for(known: &SecrecyByObject, object: &Value) -> Secrecy {
     Secrecy::of(&ObjectId::new(group, kind, namespace, name), &[])
 }
 
-/// Returns an environment with redacted manifests.
-fn redacted_environment(loaded: &Loaded, redactor: &Redactor, secrecy: &SecrecyByObject) -> Loaded {
+/// Returns an environment with redacted manifests, whose registrations trust the authority.
+fn redacted_environment(
+    loaded: &Loaded,
+    redactor: &Redactor,
+    authority: &Authority,
+    secrecy: &SecrecyByObject,
+) -> Loaded {
     let mut loaded = loaded.clone();
     for (_, rendered) in loaded.rendered.iter_mut().chain(&mut loaded.others) {
         for manifest in &mut rendered.manifests {
             let value = manifest.value();
-            let redacted = redactor.object(value.clone(), &secrecy_for(secrecy, &value));
+            let mut trusting = value.clone();
+            authority.trust(&mut trusting);
+            let redacted = redactor.object(trusting, &secrecy_for(secrecy, &value));
             if redacted != value {
                 *manifest = manifest.with_content(&redacted);
             }
@@ -289,11 +309,14 @@ pub fn fitting(loaded: &Loaded, copy: &Copy) -> Result<Loaded, CopyError> {
         .filter(|object| object["kind"] == "Secret")
         .map(|object| (pleach_rehearsal::dump::position(object), object))
         .collect();
+    let authority = copy.header.authority.authority();
+    let authority = authority.ok_or(CopyError::Authority)?;
     let mut collector = Collector::new(DigestKey::new(random_key()?));
     for (_, rendered) in loaded.rendered.iter().chain(&loaded.others) {
         for manifest in &rendered.manifests {
             let value = manifest.value();
             collector.learn(&value, &secrecy_for(&secrecy, &value));
+            collector.learn_certificates(&value, &authority);
             if let Some(live) = live.get(&pleach_rehearsal::dump::position(&value)) {
                 for (old, placeholder) in common_values(&value, live) {
                     collector.give(&old, &placeholder);
@@ -305,7 +328,10 @@ pub fn fitting(loaded: &Loaded, copy: &Copy) -> Result<Loaded, CopyError> {
             .texts()
             .for_each(|text| collector.add(text));
     }
-    Ok(redacted_environment(loaded, &collector.finish()?, &secrecy))
+    let redactor = collector.finish()?;
+    Ok(redacted_environment(
+        loaded, &redactor, &authority, &secrecy,
+    ))
 }
 
 /// Returns the values of the keys that two Secrets share, decoded.

@@ -9,6 +9,8 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::certificates::Seed;
+
 /// Version of the format.
 pub const FORMAT: u32 = 1;
 
@@ -43,6 +45,9 @@ pub struct Header {
     pub user: String,
     /// Groups of the user.
     pub groups: Vec<String>,
+    /// Seed of the authority that the registrations of the copy trust.
+    #[serde(default, skip_serializing_if = "Seed::is_empty")]
+    pub authority: Seed,
     /// Kinds and objects that are not part of the copy.
     pub left_out: Vec<LeftOut>,
 }

@@ -2,7 +2,8 @@
 //!
 //! A placeholder has the length of its value, and equal values have equal placeholders, so that
 //! comparisons and limits of the server give the same answers. Placeholders are derived with a
-//! random key that is never stored.
+//! random key that is never stored. A certificate and its key become others with the same names and
+//! dates.
 //!
 //! Secret values are also searched in all other strings, as text, escaped and in base64. Names,
 //! namespaces and labels are never changed, because no plan can be made without them.
@@ -13,8 +14,10 @@ use std::fmt;
 use aho_corasick::{AhoCorasick, MatchKind};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_model::object::{Coding, Digest, DigestKey, Hidden, Secrecy, annotations};
+use pleach_model::object::{Coding, Digest, DigestKey, Hidden, Secrecy, annotations, from_base64};
 use serde_json::{Map, Number, Value};
+
+use super::certificates::Authority;
 
 /// Minimum length in bytes of a value that is searched in other strings. Shorter values match by
 /// accident.
@@ -57,7 +60,7 @@ pub struct Redactor {
 
 struct Search {
     patterns: AhoCorasick,
-    /// Replacement of each pattern, of the same length.
+    /// Replacement of each pattern.
     replacements: Vec<String>,
 }
 
@@ -164,10 +167,45 @@ impl Collector {
         }
     }
 
+    /// Gives a Secret with a certificate a certificate and a key of the authority, with the same
+    /// names and dates. Other objects have no effect.
+    pub fn learn_certificates(&mut self, object: &Value, authority: &Authority) {
+        if object["kind"] != "Secret" || object["type"] != "kubernetes.io/tls" {
+            return;
+        }
+        let text = |name: &str| {
+            let plain = object["stringData"][name].as_str().map(str::to_owned);
+            let encoded = || from_base64(object["data"][name].as_str()?);
+            plain.or_else(|| String::from_utf8(encoded()?).ok())
+        };
+        let key = text("tls.key").unwrap_or_default();
+        let secret = Digest::keyed(&self.key, key.as_bytes());
+        let pair = text("tls.crt").and_then(|old| {
+            let pair = authority.like_server(old.as_bytes(), &secret)?;
+            Some((old, pair))
+        });
+        if let Some((old, pair)) = pair {
+            self.give(&old, &pair.certificate);
+            self.give(&key, &pair.key);
+        }
+        let authorities = text("ca.crt").and_then(|old| {
+            let new = authority.like_authorities(old.as_bytes())?;
+            Some((old, new))
+        });
+        if let Some((old, new)) = authorities {
+            self.give(&old, &new);
+        }
+    }
+
     /// Sets the placeholder of a value, which another redaction chose.
     pub fn give(&mut self, value: &str, placeholder: &str) {
+        if value.is_empty() {
+            return;
+        }
         self.add(value);
-        self.given.insert(value.to_owned(), placeholder.to_owned());
+        for (value, placeholder) in [(value, placeholder), (value.trim(), placeholder.trim())] {
+            self.given.insert(value.to_owned(), placeholder.to_owned());
+        }
     }
 
     /// Finishes the collection.
@@ -218,8 +256,8 @@ impl Collector {
 }
 
 impl Redactor {
-    /// Returns the placeholder of a text, of the same number of bytes. That of a JSON object is a JSON
-    /// object: the API server refuses credentials of registries that are none.
+    /// Returns the placeholder of a text: a given one, or one of the same number of bytes. That of a
+    /// JSON object is a JSON object: the API server refuses credentials of registries that are none.
     pub fn placeholder(&self, text: &str) -> String {
         if let Some(given) = self.given.get(text) {
             return given.clone();
@@ -399,6 +437,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::certificates;
 
     fn secrecy(object: &Value) -> Secrecy {
         let kind = object["kind"].as_str().unwrap_or_default();
@@ -574,5 +613,51 @@ mod tests {
         let map = json!({"data": {"url": "x hunter2-hunter2"}});
         let redacted = redactor.object(map.clone(), &Secrecy::default());
         assert_eq!(redacted["data"]["url"], "x zzzzzzzzzzzzzzz");
+    }
+
+    /// A certificate and its key stay a pair, also where other objects contain them.
+    #[test]
+    fn certificates_become_those_of_the_authority() {
+        let authority = certificates::tests::authority(1);
+        let (server, ca) = certificates::tests::of_cluster();
+        let private =
+            "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n";
+        let tls = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"name": "a", "namespace": "web"},
+            "data": {
+                "tls.crt": STANDARD.encode(&server), "tls.key": STANDARD.encode(private),
+                "ca.crt": STANDARD.encode(&ca),
+            },
+        });
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "web"},
+            "data": {"server": server, "key": format!("key: {}", private.trim())},
+        });
+        let mut collector = Collector::new(key(1));
+        for object in [&tls, &map] {
+            collector.learn(object, &secrecy(object));
+            collector.learn_certificates(object, &authority);
+        }
+        let redactor = collector.finish().unwrap();
+        let redact = |object: &Value| redactor.object(object.clone(), &secrecy(object));
+        let (tls, map) = (redact(&tls), redact(&map));
+        let text = |name: &str| {
+            let bytes = from_base64(tls["data"][name].as_str().unwrap()).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let secret = Digest::keyed(&key(1), private.as_bytes());
+        let pair = authority.like_server(server.as_bytes(), &secret).unwrap();
+        assert_eq!(text("tls.crt"), pair.certificate);
+        assert_eq!(text("tls.key"), pair.key);
+        assert_eq!(
+            Some(text("ca.crt")),
+            authority.like_authorities(ca.as_bytes())
+        );
+        assert_eq!(
+            map["data"]["server"],
+            format!("{}\n", pair.certificate.trim())
+        );
+        assert_eq!(map["data"]["key"], format!("key: {}", pair.key.trim()));
     }
 }

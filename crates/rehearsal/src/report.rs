@@ -199,21 +199,10 @@ impl Report {
 
     /// Formats the report for people.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        let copied = &self.copied;
-        let cluster: String = copied.cluster.chars().take(8).collect();
-        let took = copied
-            .seconds
-            .map_or(String::new(), |seconds| format!(" in {seconds:.1} s"));
-        // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "copied     {} objects of {} kinds from cluster {cluster} (Kubernetes {}){took}; {} left out\nchecked    {}\n",
-            copied.objects,
-            copied.kinds,
-            copied.kubernetes,
-            copied.left_out.len(),
-            self.plan_line(),
+        let mut text = format!(
+            "copied     {}\nchecked    {}\n",
+            self.copied_line(),
+            self.plan_line()
         );
         for release in &self.releases {
             release_text(&mut text, release, &self.kubernetes);
@@ -223,7 +212,24 @@ impl Report {
         text
     }
 
-    fn plan_line(&self) -> String {
+    /// Describes the copy.
+    pub fn copied_line(&self) -> String {
+        let copied = &self.copied;
+        let cluster: String = copied.cluster.chars().take(8).collect();
+        let took = copied
+            .seconds
+            .map_or(String::new(), |seconds| format!(" in {seconds:.1} s"));
+        format!(
+            "{} objects of {} kinds from cluster {cluster} (Kubernetes {}){took}; {} left out",
+            copied.objects,
+            copied.kinds,
+            copied.kubernetes,
+            copied.left_out.len(),
+        )
+    }
+
+    /// Describes the comparison of the two plans.
+    pub fn plan_line(&self) -> String {
         match &self.plan {
             Agreement::Same { effects } => format!(
                 "the plan has the effects of the plan for {}: {}",

@@ -31,12 +31,24 @@ impl std::fmt::Debug for Authority {
 
 impl Authority {
     pub(super) fn new(name: &str) -> Result<Self, ThrowawayError> {
+        Self::with_key(name, KeyPair::generate)
+    }
+
+    /// Creates an authority with a key in PEM form.
+    pub(super) fn from_key(name: &str, key: &str) -> Result<Self, ThrowawayError> {
+        Self::with_key(name, || KeyPair::from_pem(key))
+    }
+
+    fn with_key(
+        name: &str,
+        key: impl FnOnce() -> Result<KeyPair, rcgen::Error>,
+    ) -> Result<Self, ThrowawayError> {
         let make = || {
             let mut params = CertificateParams::default();
             params.distinguished_name = named(name, &[]);
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-            CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+            CertifiedIssuer::self_signed(params, key()?)
         };
         match make() {
             Ok(issuer) => Ok(Self { issuer }),

@@ -33,18 +33,25 @@ pub(super) const TOKENS: &str = "tokens.csv";
 /// File with the proxy to pods, relative to the folder.
 pub(super) const EGRESS: &str = "egress.json";
 
-/// Returns the configuration of the proxy to pods.
+/// File with the certificate of the authority that servers in place of pods have, relative to the
+/// folder.
+pub(super) const ANSWERS_CA: &str = "answers.crt";
+
+/// Returns the configuration of the proxy to pods, and to webhooks outside of the cluster.
 pub(super) fn egress(socket: &Path) -> String {
-    serde_json::json!({
-        "apiVersion": "apiserver.k8s.io/v1beta1",
-        "kind": "EgressSelectorConfiguration",
-        "egressSelections": [{
-            "name": "cluster",
+    let selection = |name: &str| {
+        serde_json::json!({
+            "name": name,
             "connection": {
                 "proxyProtocol": "HTTPConnect",
                 "transport": {"uds": {"udsName": socket}},
             },
-        }],
+        })
+    };
+    serde_json::json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [selection("cluster"), selection("controlplane")],
     })
     .to_string()
 }
@@ -128,20 +135,26 @@ pub(super) fn kube_apiserver(
         // node lifecycle controller must not run, because kwok's nodes have no kubelet.
         .arg(format!(
             "--disable-admission-plugins=TaintNodesByCondition{}",
-            if copy.is_some() { NO_WEBHOOKS } else { "" }
+            if copy.is_some_and(|copy| !copy.webhooks) {
+                NO_WEBHOOKS
+            } else {
+                ""
+            }
         ))
         .arg("--audit-policy-file=audit-policy.yaml")
         .arg(format!("--audit-log-path={AUDIT_LOG}"))
         .arg("--audit-log-maxsize=100000"); // one file, whatever happens
     if copy.is_some() {
         command
+            // Registrations without a CA bundle trust the certificates of the system.
+            .env("SSL_CERT_FILE", ANSWERS_CA)
             .arg(format!("--token-auth-file={TOKENS}"))
             .arg(format!("--egress-selector-config-file={EGRESS}"));
     }
     command
 }
 
-/// Admission plugins that call webhooks, whose pods do not run.
+/// Admission plugins that call webhooks.
 const NO_WEBHOOKS: &str = ",MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
 
 /// Controllers that act on time or on measured load.
@@ -186,4 +199,35 @@ pub(super) fn kwok(path: &Path, folder: &Path, stages: &Path) -> Command {
         .arg(format!("--cidr={POD_RANGE}"))
         .arg(format!("--node-ip={NODE_ADDRESS}"));
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, time::Duration};
+
+    use super::*;
+    use crate::TrustedAuthority;
+
+    #[test]
+    fn webhooks_are_called_unless_they_are_left_out() {
+        let listen = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+        for (webhooks, expected) in [(true, false), (false, true)] {
+            let copy = CopyOptions {
+                service_ranges: "10.0.0.0/16".to_owned(),
+                user: ("ann".to_owned(), Vec::new()),
+                token: "token".to_owned(),
+                pod_delay: Duration::ZERO,
+                authority: TrustedAuthority {
+                    name: "a".to_owned(),
+                    key: "secret".to_owned(),
+                },
+                webhooks,
+            };
+            assert!(!format!("{copy:?} {:?}", copy.authority).contains("secret"));
+            let command = kube_apiserver(Path::new("a"), Path::new("/"), listen, Some(&copy));
+            let mut arguments = command.get_args().filter_map(|it| it.to_str());
+            let is_off = arguments.any(|it| it.ends_with(NO_WEBHOOKS));
+            assert_eq!(is_off, expected);
+        }
+    }
 }

@@ -110,9 +110,6 @@ pub enum ThrowawayError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The server in place of pods could not be configured.
-    #[error("failed to configure the server in place of pods")]
-    Tls(#[source] Box<rustls::Error>),
     /// A request to etcd failed.
     #[error("failed to write the copy into etcd: {message}")]
     Etcd {

@@ -35,6 +35,7 @@ mod processes;
 mod ready;
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     process::Command,
@@ -48,6 +49,7 @@ use std::{
 use tokio::task::JoinSet;
 
 pub use self::{
+    answers::Webhook,
     binaries::{Binaries, kubernetes_minor, kubernetes_version},
     error::ThrowawayError,
 };
@@ -90,6 +92,27 @@ pub struct CopyOptions {
     pub token: String,
     /// Time until a new pod is ready.
     pub pod_delay: Duration,
+    /// Authority that the registrations of the copy trust.
+    pub authority: TrustedAuthority,
+    /// Whether the API server calls admission webhooks.
+    pub webhooks: bool,
+}
+
+/// Authority that webhooks and aggregated APIs of a copy have their certificates from.
+#[derive(Clone)]
+pub struct TrustedAuthority {
+    /// Common name.
+    pub name: String,
+    /// Private key as PEM.
+    pub key: String,
+}
+
+impl std::fmt::Debug for TrustedAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrustedAuthority")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for CopyOptions {
@@ -136,6 +159,7 @@ pub struct ControlPlane {
     copy_kubeconfig: Option<PathBuf>,
     copy: Option<CopyOptions>,
     _answers: Option<JoinSet<()>>,
+    counts: answers::Counts,
     audit_log: PathBuf,
     server_url: String,
     ca: Arc<Authority>,
@@ -159,6 +183,12 @@ impl ControlPlane {
     /// Returns the kubeconfig of the user of a copy.
     pub fn copy_kubeconfig(&self) -> Option<&Path> {
         self.copy_kubeconfig.as_deref()
+    }
+
+    /// Returns how often each webhook of a copy was asked, without dry runs. For conversion webhooks,
+    /// returns the number of objects.
+    pub fn webhooks(&self) -> BTreeMap<Webhook, u64> {
+        self.counts.get()
     }
 
     /// Returns the address of the API server.
@@ -287,8 +317,8 @@ impl Stored {
         Self::start_with(options, None).await
     }
 
-    /// Starts etcd for a copy of a cluster. Its API server calls no webhooks, its nodes are those
-    /// of the copy, and controllers that act on time do not run.
+    /// Starts etcd for a copy of a cluster. Its nodes are those of the copy, a server answers in
+    /// place of pods and webhooks, and controllers that act on time do not run.
     pub async fn start_copy(binaries: Binaries, copy: CopyOptions) -> Result<Self, ThrowawayError> {
         let options = Options {
             binaries,
@@ -346,11 +376,6 @@ impl Stored {
         Etcd::new(self.folder.path())
     }
 
-    /// Returns the certificate of the authority of the servers that answer for pods.
-    pub fn ca_pem(&self) -> String {
-        self.ca.pem()
-    }
-
     /// Starts the API server and the other programs, and waits until they are ready.
     pub async fn serve(self) -> Result<ControlPlane, ThrowawayError> {
         let path = self.folder.path();
@@ -358,8 +383,13 @@ impl Stored {
         let ca = Arc::clone(&self.ca);
         write_files(&self.folder, &ca)?;
         let mut answers = None;
-        if self.copy.is_some() {
-            answers = Some(answers::start(path, Arc::clone(&ca))?);
+        let counts = answers::Counts::default();
+        if let Some(copy) = &self.copy {
+            let TrustedAuthority { name, key } = &copy.authority;
+            let authority = Arc::new(Authority::from_key(name, key)?);
+            self.folder
+                .write(components::ANSWERS_CA, &authority.pem())?;
+            answers = Some(answers::start(path, authority, counts.clone())?);
             let text = components::egress(&path.join(answers::SOCKET));
             self.folder.write(components::EGRESS, &text)?;
         }
@@ -422,6 +452,7 @@ impl Stored {
             copy_kubeconfig,
             copy: self.copy,
             _answers: answers,
+            counts,
             server_url,
             ca,
             ca_pem,

@@ -8,6 +8,7 @@ use pleach_planner::plan::{Course, Op, Plan, StepId, Until};
 use pleach_rehearsal::report::{GateClosure, NotComparable, Refusal, Release, Stage};
 
 use super::is_custom;
+use super::world::World;
 use crate::cli::error::CliError;
 use crate::cli::session::{self, Planned};
 use crate::cli::{Context, lease};
@@ -22,20 +23,18 @@ struct Times {
     done: Option<Instant>,
 }
 
-/// Executes a plan and returns the release with its stages, and the waits that nothing in a
-/// rehearsal could end.
+/// Executes a plan and returns the release with its stages.
 pub(super) async fn execute(
     ctx: &Context,
     cluster: &Cluster,
     planned: Planned,
     mut release: Release,
-) -> Result<(Release, Vec<NotComparable>), CliError> {
+) -> Result<Release, CliError> {
     let Planned {
         mut desired,
         observation,
-        mut plan,
+        plan,
     } = planned;
-    let unanswered = answerable(&mut plan);
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let events = Events::new(desired.name.clone(), sender);
     let claim = lease::alone();
@@ -84,7 +83,7 @@ pub(super) async fn execute(
             release.trouble = Some(line(&error));
         }
     }
-    Ok((release, unanswered))
+    Ok(release)
 }
 
 /// Joins the lines of a message.
@@ -103,7 +102,12 @@ fn line(error: &CliError) -> String {
 
 /// Removes waits that only an operator or another server could end, and changes of nodes, and returns
 /// them.
-fn answerable(plan: &mut Plan) -> Vec<NotComparable> {
+pub(super) fn answerable(mut planned: Planned, world: &World) -> (Planned, Vec<NotComparable>) {
+    let unanswered = without_unanswerable(&mut planned.plan, world);
+    (planned, unanswered)
+}
+
+fn without_unanswerable(plan: &mut Plan, world: &World) -> Vec<NotComparable> {
     let mut unanswered = Vec::new();
     for step in &mut plan.steps {
         if matches!(
@@ -125,6 +129,7 @@ fn answerable(plan: &mut Plan) -> Vec<NotComparable> {
         let is_answered = match &step.until {
             None | Some(Until::Served(_) | Until::Probe { .. } | Until::Holds { .. }) => true,
             Some(Until::Registered { .. } | Until::Exists { .. }) => false,
+            Some(_) if world.decides(&step.object) => true,
             Some(_) => !is_custom(&kind) && !kind.is("apiregistration.k8s.io", "APIService"),
         };
         if !is_answered {
@@ -260,7 +265,7 @@ mod tests {
         for (position, op) in [nodes, Op::Pause, Op::Lift].into_iter().enumerate() {
             plan.steps.push(samples::step(position, "a", op));
         }
-        let left_out: Vec<String> = answerable(&mut plan)
+        let left_out: Vec<String> = without_unanswerable(&mut plan, &World::new(Vec::new()))
             .into_iter()
             .map(|it| it.what)
             .collect();

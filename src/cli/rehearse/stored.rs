@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use pleach_engine::load::Loaded;
 use pleach_model::object::ApiVersion;
 use pleach_rehearsal::dump::{Copy, LeftOut};
@@ -12,6 +10,8 @@ use pleach_rehearsal::storage;
 use pleach_throwaway::etcd::Entry;
 use pleach_throwaway::kubernetes_version;
 use serde_json::Value;
+
+use super::webhooks;
 
 /// Returns the number of minor versions between a cluster and the programs. `None` if a version
 /// cannot be read.
@@ -43,7 +43,7 @@ pub(super) fn service_ranges(copy: &Copy) -> String {
 }
 
 /// Returns the objects as etcd stores them, and those without a place.
-pub(super) fn entries(copy: &Copy, loaded: &Loaded, ca: &str) -> (Vec<Entry>, Vec<LeftOut>) {
+pub(super) fn entries(copy: &Copy, loaded: &Loaded) -> (Vec<Entry>, Vec<LeftOut>) {
     let namespaces = namespaces_with_pods(copy);
     let crds = copy
         .objects
@@ -57,10 +57,6 @@ pub(super) fn entries(copy: &Copy, loaded: &Loaded, ca: &str) -> (Vec<Entry>, Ve
             Some((kind, text(&names["plural"])?))
         })
         .collect();
-    let is_ours = |name: &Value| {
-        let mut manifests = loaded.rendered.iter().flat_map(|(_, it)| &it.manifests);
-        manifests.any(|it| it.id().kind == "CustomResourceDefinition" && *name == it.id().name)
-    };
     let (mut entries, mut left_out) = (Vec::new(), Vec::new());
     for object in &copy.objects {
         if is_foreign_api(object, &namespaces) {
@@ -80,10 +76,8 @@ pub(super) fn entries(copy: &Copy, loaded: &Loaded, ca: &str) -> (Vec<Entry>, Ve
             metadata.remove("resourceVersion");
             metadata.remove("selfLink");
         }
-        if object["kind"] == "APIService" && object["spec"]["caBundle"].is_string() {
-            object["spec"]["caBundle"] = STANDARD.encode(ca).into();
-        }
-        if converts(&object) && !is_ours(&object["metadata"]["name"]) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        if converts(&object) && !is_of_git(loaded, name) {
             object["spec"]["conversion"] = serde_json::json!({"strategy": "None"});
         }
         entries.push(Entry {
@@ -91,6 +85,16 @@ pub(super) fn entries(copy: &Copy, loaded: &Loaded, ca: &str) -> (Vec<Entry>, Ve
             value: object.to_string().into_bytes(),
         });
     }
+    entries.extend(
+        webhooks::endpoints(copy, &namespaces)
+            .iter()
+            .filter_map(|slice| {
+                Some(Entry {
+                    key: storage::key(slice, |_, _| None)?,
+                    value: slice.to_string().into_bytes(),
+                })
+            }),
+    );
     (entries, left_out)
 }
 
@@ -98,6 +102,12 @@ pub(super) fn entries(copy: &Copy, loaded: &Loaded, ca: &str) -> (Vec<Entry>, Ve
 fn converts(object: &Value) -> bool {
     object["kind"] == "CustomResourceDefinition"
         && object["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// Returns whether a CRD is in git.
+fn is_of_git(loaded: &Loaded, crd: &str) -> bool {
+    let mut manifests = loaded.rendered.iter().flat_map(|(_, it)| &it.manifests);
+    manifests.any(|it| it.id().kind == "CustomResourceDefinition" && it.id().name == crd)
 }
 
 /// Returns the namespaces whose pods are part of a copy.
@@ -130,8 +140,14 @@ pub(super) fn answering_api(object: &Value) -> Option<ApiVersion> {
     (is_aggregated && is_available).then(|| ApiVersion::parse(&group_version))
 }
 
-/// Returns the facts of a copy that a rehearsal cannot answer.
-pub(super) fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
+/// Returns the facts of a copy that a rehearsal cannot answer. `are_called` is whether the API server
+/// calls webhooks.
+pub(super) fn not_comparable(
+    copy: &Copy,
+    loaded: &Loaded,
+    are_called: bool,
+    is_dump: bool,
+) -> Vec<NotComparable> {
     let namespaces = namespaces_with_pods(copy);
     let mut facts = Vec::new();
     let mut add = |kind: &str, what: String| {
@@ -149,15 +165,19 @@ pub(super) fn not_comparable(copy: &Copy, is_dump: bool) -> Vec<NotComparable> {
                 format!("the server of APIService/{name} answers with no resources"),
             );
         }
-        if kind.ends_with("WebhookConfiguration")
+        if !are_called
+            && kind.ends_with("WebhookConfiguration")
             && object["webhooks"]
                 .as_array()
                 .is_some_and(|it| !it.is_empty())
         {
             add("webhook", format!("{kind}/{name} is not called"));
         }
-        if converts(object) {
-            add("conversion", format!("the webhook of {name} is not called"));
+        if converts(object) && !is_of_git(loaded, name) {
+            add(
+                "conversion",
+                format!("objects of {name} are converted by their apiVersion only"),
+            );
         }
         if is_foreign_api(object, &namespaces) {
             add(
