@@ -5,8 +5,11 @@
 //! random key that is never stored. A certificate and its key become others with the same names and
 //! dates.
 //!
-//! Secret values are also searched in all other strings, as text, escaped and in base64. Names,
-//! namespaces and labels are never changed, because no plan can be made without them.
+//! Secret values are also searched in all other strings, as text, escaped and in base64, and so are
+//! the secret [`parts`] of structured values. Names, namespaces and labels are never changed, because
+//! no plan can be made without them.
+
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -109,12 +112,12 @@ impl Collector {
         let labels = metadata["labels"].as_object().into_iter().flatten();
         self.names
             .extend(labels.filter_map(|(_, value)| value.as_str().map(str::to_owned)));
-        self.learn_below(object, &secrecy.root(), (secrecy, Place::Object));
+        self.learn_below(("", object), &secrecy.root(), (secrecy, Place::Object));
     }
 
     fn learn_below(
         &mut self,
-        value: &Value,
+        (name, value): (&str, &Value),
         hidden: &Hidden<'_>,
         (secrecy, place): (&Secrecy, Place),
     ) {
@@ -127,33 +130,45 @@ impl Collector {
                             // Its values are those of the object, or earlier ones.
                             let parsed = child.as_str().map(serde_json::from_str::<Value>);
                             if let Some(Ok(copy)) = parsed {
-                                self.learn_below(&copy, &secrecy.root(), (secrecy, Place::Object));
+                                let place = (secrecy, Place::Object);
+                                self.learn_below(("", &copy), &secrecy.root(), place);
                             }
                         }
-                        Some(place) => self.learn_below(child, &below, (secrecy, place)),
+                        Some(place) => self.learn_below((key, child), &below, (secrecy, place)),
                         None => {}
                     }
                 }
             }
             Value::Array(items) => {
                 for item in items {
-                    self.learn_below(item, &hidden.item(item), (secrecy, place.item()));
+                    self.learn_below((name, item), &hidden.item(item), (secrecy, place.item()));
                 }
             }
             Value::String(text) => match hidden.secret {
                 Some(Coding::Base64) => match decoded(text) {
-                    Some(bytes) => self.add(&String::from_utf8_lossy(&bytes)),
-                    None => self.add(text),
+                    Some(bytes) => self.add_named(name, &String::from_utf8_lossy(&bytes)),
+                    None => self.add_named(name, text),
                 },
-                Some(Coding::Plain) => self.add(text),
+                Some(Coding::Plain) => self.add_named(name, text),
                 None => {}
             },
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    /// Collects a value.
+    /// Collects a value whose key is not known, with its parts.
     pub fn add(&mut self, text: &str) {
+        self.add_named("", text);
+    }
+
+    fn add_named(&mut self, name: &str, text: &str) {
+        self.insert(text);
+        for part in parts::parts(name, text) {
+            self.insert(&part);
+        }
+    }
+
+    fn insert(&mut self, text: &str) {
         let trimmed = text.trim();
         // The lossy form of binary data occurs nowhere else.
         if trimmed.len() >= SHORTEST && !trimmed.contains(char::REPLACEMENT_CHARACTER) {
@@ -547,6 +562,24 @@ mod tests {
             !shown.contains("second line") && !shown.contains("first"),
             "{shown}"
         );
+    }
+
+    /// A password of a structured value is found where it is alone.
+    #[test]
+    fn parts_of_structured_values_are_found_elsewhere() {
+        for value in [
+            "HOST=db.example.org\nPASSWORD=hunter2-hunter2\n",
+            r#"{"db": {"password": "hunter2-hunter2"}}"#,
+            "postgres://web:hunter2-hunter2@db/web",
+        ] {
+            let object = secret(value);
+            let map = json!({"kind": "ConfigMap", "data": {"p": "hunter2-hunter2", "host": "db.example.org"}});
+            let redacted = redactor(&[&object, &map]).object(map.clone(), &secrecy(&map));
+            let found = redacted["data"]["p"].as_str().unwrap();
+            assert_ne!(found, "hunter2-hunter2", "{value}");
+            assert_eq!(found.len(), "hunter2-hunter2".len(), "{value}");
+            assert_eq!(redacted["data"]["host"], "db.example.org", "{value}");
+        }
     }
 
     #[test]
