@@ -122,6 +122,8 @@ impl From<CopyError> for CliError {
     fn from(error: CopyError) -> Self {
         match error {
             CopyError::Cluster(error) => error.into(),
+            error @ CopyError::TooLarge { .. } => Self::new(Kind::Failed, error)
+                .hint("name one release of the environment: its copy is smaller"),
             error => Self::new(Kind::Failed, error),
         }
     }

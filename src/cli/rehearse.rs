@@ -18,7 +18,7 @@ use pleach_model::object::{ApiVersion, GroupKind, ObjectId};
 use pleach_planner::plan::{Action, Plan};
 use pleach_rehearsal::certificates;
 use pleach_rehearsal::compare::{effects, first_difference};
-use pleach_rehearsal::dump::Copy;
+use pleach_rehearsal::dump::{Copy, MAX_FILE};
 use pleach_rehearsal::report::{
     Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage,
     Verdict as Conclusion,
@@ -290,26 +290,14 @@ fn from_dump(
     let loaded = ctx.load(target)?;
     ui.findings(&loaded.findings);
     ctx.ensure_accepted(target, &loaded)?;
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
-        CliError::new(Kind::Failed, format!("{}: {error}", path.display()))
-    };
-    let file = pleach_files::read(path)?;
-    let copy = Copy::read(file.as_slice()).map_err(|error| failed(error.into()))?;
-    if copy.header.environment != target.environment {
-        return Err(CliError::usage(format!(
-            "{} is a dump of environment {}",
-            path.display(),
-            copy.header.environment
-        )));
-    }
-    if let Some(release) = &copy.header.release
-        && target.release.as_ref() != Some(release)
-    {
-        let path = path.display();
-        return Err(CliError::usage(format!(
-            "{path} is a dump of release {release} only"
-        )));
-    }
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let file = pleach_files::read_start(path, MAX_FILE)?;
+    let copy =
+        Copy::read(file.as_slice()).map_err(|error| CliError::new(Kind::Failed, named(&error)))?;
+    drop(file);
+    copy.header
+        .ensure_about(&target.environment, target.release.as_deref())
+        .map_err(|error| CliError::usage(named(&error)))?;
     let age = copy.header.at.parse::<Timestamp>();
     if let Ok(at) = age
         && Timestamp::now().duration_since(at) > OLD

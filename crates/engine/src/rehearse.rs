@@ -31,6 +31,12 @@ pub enum CopyError {
     /// The secret values cannot be searched for.
     #[error(transparent)]
     Redact(#[from] RedactError),
+    /// The objects do not fit into a copy.
+    #[error("the objects to copy have more than {} MiB", limit >> 20)]
+    TooLarge {
+        /// Maximum length of all objects as JSON, in bytes.
+        limit: u64,
+    },
     /// The system has no random numbers.
     #[error("failed to generate random numbers")]
     Random,

@@ -14,8 +14,16 @@ use super::certificates::Seed;
 /// Version of the format.
 pub const FORMAT: u32 = 1;
 
-/// Maximum unpacked size in bytes, against decompression bombs.
-const UNPACKED: u64 = 4 << 30;
+/// Maximum length in bytes of all objects of a copy, as JSON. In memory and in etcd they need several
+/// times as much.
+pub const MAX_BYTES: u64 = 512 << 20;
+
+/// Maximum length of an unpacked dump, against decompression bombs: the objects, the header and line
+/// breaks. A copy counts its objects only roughly.
+const UNPACKED: u64 = MAX_BYTES + (64 << 20);
+
+/// Maximum length of a dump file in bytes. Packed objects are not longer.
+pub const MAX_FILE: u64 = UNPACKED;
 
 /// Maximum size of a line in bytes. An object in etcd has at most 1.5 MiB.
 const LINE: u64 = 16 << 20;
@@ -100,6 +108,15 @@ pub enum DumpError {
         /// Number of the line, from 1.
         line: usize,
     },
+    /// The dump has more objects than a copy can have.
+    #[error("the unpacked dump has more than {} MiB", UNPACKED >> 20)]
+    Large,
+    /// The dump is of another environment or release.
+    #[error("it is a dump of {found}")]
+    Other {
+        /// Target of the dump.
+        found: String,
+    },
     /// A newer pleach wrote the dump.
     #[error(
         "the dump has format {format}, written by a newer pleach; this version reads format {FORMAT}"
@@ -132,6 +149,22 @@ pub fn position(object: &Value) -> [String; 4] {
     ]
 }
 
+impl Header {
+    /// Verifies that the copy has the objects for a plan of an environment, or of one release of it.
+    pub fn ensure_about(&self, environment: &str, release: Option<&str>) -> Result<(), DumpError> {
+        if self.environment != environment {
+            let found = format!("environment {}", self.environment);
+            return Err(DumpError::Other { found });
+        }
+        match &self.release {
+            Some(copied) if release != Some(copied) => Err(DumpError::Other {
+                found: format!("release {copied} only"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Copy {
     /// Creates a copy, with its objects in order and counted.
     pub fn new(mut header: Header, mut objects: Vec<Value>) -> Self {
@@ -155,8 +188,13 @@ impl Copy {
 
     /// Reads a dump.
     pub fn read(file: impl Read) -> Result<Self, DumpError> {
-        let mut reader = BufReader::new(GzDecoder::new(file).take(UNPACKED));
+        Self::read_within(file, UNPACKED)
+    }
+
+    fn read_within(file: impl Read, limit: u64) -> Result<Self, DumpError> {
+        let mut reader = BufReader::new(GzDecoder::new(file).take(limit));
         let mut number = 0;
+        let mut total = 0;
         let mut buffer = Vec::new();
         let mut next = |buffer: &mut Vec<u8>| -> Result<Option<usize>, DumpError> {
             buffer.clear();
@@ -165,6 +203,10 @@ impl Copy {
             let length = line.read_until(b'\n', buffer).map_err(DumpError::Read)?;
             if length as u64 == LINE {
                 return Err(DumpError::Long { line: number });
+            }
+            total += length as u64;
+            if total >= limit {
+                return Err(DumpError::Large);
             }
             Ok((length > 0).then_some(number))
         };
@@ -254,6 +296,70 @@ mod tests {
             error.to_string(),
             "the dump has format 2, written by a newer pleach; this version reads format 1"
         );
+    }
+
+    #[test]
+    fn a_dump_is_bounded_in_bytes() {
+        let bytes = bytes(&copy());
+        let mut text = Vec::new();
+        GzDecoder::new(bytes.as_slice())
+            .read_to_end(&mut text)
+            .unwrap();
+        let length = text.len() as u64;
+        Copy::read_within(bytes.as_slice(), length + 1).unwrap();
+        for limit in [length, length - 1, 10] {
+            let error = Copy::read_within(bytes.as_slice(), limit).unwrap_err();
+            assert!(matches!(error, DumpError::Large), "{limit}: {error}");
+        }
+        // The error is clear in spite of the high limit.
+        let error = DumpError::Large.to_string();
+        assert_eq!(error, "the unpacked dump has more than 576 MiB");
+    }
+
+    #[test]
+    fn a_dump_of_another_target_is_refused() {
+        let header = |release: Option<&str>| Header {
+            environment: "production".to_owned(),
+            release: release.map(str::to_owned),
+            ..Header::default()
+        };
+        for (copied, environment, release, expected) in [
+            (None, "production", None, None),
+            (None, "production", Some("web"), None),
+            (Some("web"), "production", Some("web"), None),
+            (
+                None,
+                "staging",
+                None,
+                Some("it is a dump of environment production"),
+            ),
+            (
+                Some("web"),
+                "staging",
+                Some("web"),
+                Some("it is a dump of environment production"),
+            ),
+            (
+                Some("web"),
+                "production",
+                None,
+                Some("it is a dump of release web only"),
+            ),
+            (
+                Some("web"),
+                "production",
+                Some("db"),
+                Some("it is a dump of release web only"),
+            ),
+        ] {
+            let found = header(copied).ensure_about(environment, release);
+            let found = found.err().map(|error| error.to_string());
+            assert_eq!(
+                found.as_deref(),
+                expected,
+                "{copied:?} {environment}/{release:?}"
+            );
+        }
     }
 
     #[test]

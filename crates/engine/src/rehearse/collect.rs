@@ -1,22 +1,63 @@
 //! Reads the objects of a copy, with the permissions of the user.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _};
 use pleach_model::discovery::Discovery;
 use pleach_model::object::GroupKind;
-use pleach_rehearsal::dump::LeftOut;
+use pleach_rehearsal::dump::{LeftOut, MAX_BYTES};
 use pleach_rehearsal::scope::{Extent, Touched, extent, is_left_out};
 use pleach_rehearsal::storage::is_built_in;
 use serde_json::{Value, json};
 
-use super::kind_of_crd;
+use super::{CopyError, kind_of_crd};
 use crate::words;
 use pleach_cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Maximum number of objects of a kind.
 pub const LIMIT: usize = 100_000;
+
+/// Objects of one copy that are in memory, by their length as JSON in bytes.
+struct Budget {
+    used: AtomicU64,
+    limit: u64,
+}
+
+impl Budget {
+    fn new(limit: u64) -> Self {
+        Self {
+            used: AtomicU64::new(0),
+            limit,
+        }
+    }
+
+    /// Counts an object. Returns whether it fits.
+    fn take(&self, object: &Value) -> bool {
+        let size = size_of(object);
+        self.used.fetch_add(size, Ordering::Relaxed) + size <= self.limit
+    }
+
+    fn ensure(&self) -> Result<(), CopyError> {
+        if self.used.load(Ordering::Relaxed) <= self.limit {
+            return Ok(());
+        }
+        Err(CopyError::TooLarge { limit: self.limit })
+    }
+}
+
+/// Returns the approximate length of a value as JSON in bytes.
+fn size_of(value: &Value) -> u64 {
+    let length = |text: &str| text.len() as u64 + 3;
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .fold(2, |sum, (key, child)| sum + length(key) + size_of(child)),
+        Value::Array(items) => items.iter().fold(2, |sum, item| sum + 1 + size_of(item)),
+        Value::String(text) => length(text),
+        Value::Number(_) | Value::Bool(_) | Value::Null => 5,
+    }
+}
 
 /// Number of concurrent lists.
 const CONCURRENCY: usize = 8;
@@ -49,18 +90,24 @@ struct Request {
 }
 
 /// Reads all objects in the scope of a copy. Kinds and objects that cannot be read are left out and
-/// named; an unreachable cluster is an error.
+/// named; an unreachable cluster and more than [`MAX_BYTES`] of objects are errors.
 pub async fn collect(
     cluster: &Cluster,
     discovery: &Discovery,
     mut touched: Touched,
-) -> Result<Collected, ClusterError> {
+) -> Result<Collected, CopyError> {
+    let budget = Budget::new(MAX_BYTES);
     let mut collected = Collected::default();
     let kinds = kinds(discovery);
     let crd = GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
     let mut crds = Vec::new();
     if let Some(path) = kinds.get(&crd) {
-        let answers = lists(cluster, requests(path, Extent::Everywhere, &touched)).await;
+        let answers = lists(
+            cluster,
+            requests(path, Extent::Everywhere, &touched),
+            &budget,
+        )
+        .await;
         crds = collected.take(answers)?;
     }
     let custom: BTreeSet<GroupKind> = crds.iter().filter_map(kind_of_crd).collect();
@@ -71,14 +118,16 @@ pub async fn collect(
         let extent = extent(kind, path.namespaced, custom.contains(kind), &touched);
         wanted.extend(requests(path, extent, &touched));
     }
-    let answers = lists(cluster, wanted).await;
+    let answers = lists(cluster, wanted, &budget).await;
+    budget.ensure()?;
     let objects = collected.take(answers)?;
     collected
         .raw
         .extend(objects.into_iter().filter(|object| !is_left_out(object)));
     let is_stored =
         |kind: &GroupKind| is_built_in(&kind.group, &kind.kind) || custom.contains(kind);
-    add_owners(cluster, &kinds, &mut collected, is_stored).await?;
+    add_owners(cluster, &kinds, &mut collected, is_stored, &budget).await?;
+    budget.ensure()?;
     Ok(collected)
 }
 
@@ -155,14 +204,14 @@ struct Answer {
     count: usize,
 }
 
-async fn lists(cluster: &Cluster, requests: Vec<Request>) -> Vec<Answer> {
+async fn lists(cluster: &Cluster, requests: Vec<Request>, budget: &Budget) -> Vec<Answer> {
     stream::iter(requests)
         .map(|request| async move {
             let count = AtomicUsize::new(0);
             let read = |object: Value| {
-                // Beyond the limit, only count.
+                // Beyond the limits, only count.
                 let number = count.fetch_add(1, Ordering::Relaxed);
-                (number < LIMIT).then_some(object)
+                (number < LIMIT && budget.take(&object)).then_some(object)
             };
             let selector = Selector::namespace(request.namespace.as_deref());
             let objects = cluster.list_of(&request.path, &selector, read).await;
@@ -226,6 +275,7 @@ async fn add_owners(
     kinds: &BTreeMap<GroupKind, ResourcePath>,
     collected: &mut Collected,
     is_stored: impl Fn(&GroupKind) -> bool,
+    budget: &Budget,
 ) -> Result<(), ClusterError> {
     let mut known: BTreeSet<String> = collected.raw.iter().filter_map(uid).collect();
     let mut next = 0;
@@ -259,7 +309,7 @@ async fn add_owners(
             };
             let namespace = namespace.as_deref().filter(|_| path.namespaced);
             read += 1;
-            let found = if read <= OWNERS {
+            let found = if read <= OWNERS && budget.ensure().is_ok() {
                 cluster.get(path, namespace, name).await
             } else {
                 Ok(None)
@@ -282,7 +332,9 @@ async fn add_owners(
                     why: "it cannot be read; the copy has only its metadata".to_owned(),
                 });
             }
-            collected.raw.push(found.unwrap_or_else(stub));
+            let owner = found.unwrap_or_else(stub);
+            budget.take(&owner);
+            collected.raw.push(owner);
         }
         next += 1;
     }
@@ -298,5 +350,24 @@ fn remove_owner(objects: &mut [Value], owner: &str) {
         if let Some(Value::Array(references)) = object.pointer_mut("/metadata/ownerReferences") {
             references.retain(|reference| reference["uid"] != owner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_bounded_in_bytes() {
+        let object =
+            json!({"kind": "ConfigMap", "data": {"a": "x".repeat(100), "b": [1, true, null]}});
+        let length = object.to_string().len() as u64;
+        assert!(size_of(&object).abs_diff(length) < 20, "{length}");
+        let budget = Budget::new(2 * size_of(&object));
+        assert!(budget.take(&object) && budget.take(&object));
+        budget.ensure().unwrap();
+        assert!(!budget.take(&object));
+        let error = budget.ensure().unwrap_err().to_string();
+        assert!(error.contains("more than"), "{error}");
     }
 }
