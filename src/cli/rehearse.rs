@@ -2,6 +2,7 @@
 
 mod observe;
 mod page;
+mod references;
 mod stored;
 mod webhooks;
 mod world;
@@ -506,11 +507,13 @@ async fn rehearsed(
         }
         let cluster = session.cluster_for(subject.name());
         let (planned, unanswered) = observe::answerable(planned, &world);
-        let executing = observe::execute(ctx, &cluster, planned, release);
-        let rehearsed = tokio::select! {
+        let left_out = &report.copied.left_out;
+        let executing = observe::execute(ctx, &cluster, planned, release, left_out);
+        let (rehearsed, unclear) = tokio::select! {
             rehearsed = executing => rehearsed?,
             never = world.run(&administrator) => match never {},
         };
+        report.not_comparable.extend(unclear);
         report.not_comparable.extend(unanswered);
         if rehearsed.trouble.is_some() || rehearsed.stages.iter().any(|it| !it.refused.is_empty()) {
             failed = true;

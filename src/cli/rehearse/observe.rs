@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use pleach_formats::window::Windows;
 use pleach_planner::plan::{Course, Op, Plan, StepId, Until};
+use pleach_rehearsal::dump::LeftOut;
+use pleach_rehearsal::hints;
 use pleach_rehearsal::report::{GateClosure, NotComparable, Refusal, Release, Stage};
 
-use super::is_custom;
 use super::world::World;
+use super::{is_custom, references};
 use crate::cli::error::CliError;
 use crate::cli::session::{self, Planned};
 use crate::cli::{Context, lease};
 use pleach_cluster::Cluster;
 use pleach_engine::sync::events::{EventKind, Events, StepOutcome};
+use pleach_engine::sync::report::{Failure, FailureKind};
 use pleach_engine::sync::{self, Run};
 
 /// Times of a step.
@@ -23,18 +26,21 @@ struct Times {
     done: Option<Instant>,
 }
 
-/// Executes a plan and returns the release with its stages.
+/// Executes a plan and returns the release with its stages, and references that cannot be judged.
 pub(super) async fn execute(
     ctx: &Context,
     cluster: &Cluster,
     planned: Planned,
     mut release: Release,
-) -> Result<Release, CliError> {
+    left_out: &[LeftOut],
+) -> Result<(Release, Vec<NotComparable>), CliError> {
     let Planned {
         mut desired,
         observation,
         plan,
     } = planned;
+    let needs = references::needs(&plan, &desired);
+    let paths = references::Paths::of(&observation.observed.discovery, left_out);
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let events = Events::new(desired.name.clone(), sender);
     let claim = lease::alone();
@@ -69,9 +75,12 @@ pub(super) async fn execute(
         note(event.kind);
     }
     release.gates = closures(&plan, &times, start, Instant::now());
+    let mut unclear = Vec::new();
     match result {
         Ok(result) => {
             release.stages = stages(&plan, &result.outcomes, &times);
+            let missing = references::missing(cluster, &paths, needs).await;
+            unclear = references::report(missing, &mut release.stages);
             if let Some(error) = result.unrecorded {
                 let error = session::unrecorded(&plan.release, error);
                 release.trouble = Some(line(&error));
@@ -83,7 +92,7 @@ pub(super) async fn execute(
             release.trouble = Some(line(&error));
         }
     }
-    Ok(release)
+    Ok((release, unclear))
 }
 
 /// Joins the lines of a message.
@@ -185,7 +194,7 @@ fn stages(
             stage.refused.push(Refusal {
                 object: step.object.to_string(),
                 message: one_line(&failure.message),
-                hint: failure.hint.as_deref().map(one_line),
+                hint: hint(failure),
             });
         }
     }
@@ -197,6 +206,16 @@ fn stages(
             Some(stage)
         })
         .collect()
+}
+
+/// Returns the next step for a failure. The general hint of a wait says less than the cause.
+fn hint(failure: &Failure) -> Option<String> {
+    let of_cause = hints::hint(&failure.message).map(str::to_owned);
+    let of_step = failure.hint.as_deref().map(one_line);
+    match failure.kind {
+        FailureKind::NotReady => of_cause.or(of_step),
+        _ => of_step.or(of_cause),
+    }
 }
 
 /// Returns the gates that refused writers between two times. A gate that an earlier run left closed
