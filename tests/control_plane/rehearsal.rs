@@ -14,13 +14,15 @@ use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::storage;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
+use pleach_testkit::rehearsal::{self, Rehearsal};
 use pleach_testkit::throwaway::etcd::Entry;
 use pleach_testkit::throwaway::{Network, Options, Stored};
 use serde_json::Value;
 
-use crate::fleet::{Fleet, PLANTED, Run, WEB, leaks, object_writes};
+use crate::fleet::{Fleet, PLANTED, Run, WEB, leaks};
 use crate::plane::{control_plane, shared};
-use crate::samples::{BUNDLE, config_map, deployment};
+use crate::reads;
+use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
 use crate::secrets;
 use crate::stages::nodes;
 
@@ -112,6 +114,16 @@ fn rehearse(fleet: &Fleet, args: &[&str]) -> Run {
     fleet.run(&line)
 }
 
+/// Rehearses the environment and reads the audit log of the copy.
+fn recorded(fleet: &Fleet) -> Rehearsal {
+    let args = rehearsal::arguments(fleet.environment).unwrap();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let command = fleet.command(&args);
+    let rehearsal = reads::wait_for(rehearsal::run(command)).unwrap();
+    assert_eq!(leaks(&rehearsal.report.to_string()), None);
+    rehearsal
+}
+
 /// Returns the planned and executed writes of a report.
 fn writes(report: &Value) -> [u64; 2] {
     let releases = report["releases"].as_array().unwrap();
@@ -122,12 +134,24 @@ fn writes(report: &Value) -> [u64; 2] {
     ["planned", "writes"].map(|field| stages.iter().filter_map(|it| it[field].as_u64()).sum())
 }
 
-/// Returns the failed objects of the first release, with their messages.
+/// Returns the failed objects of the first release, with their messages. Each is in the stage of its
+/// kind and has a hint.
 fn refused(report: &Value) -> BTreeMap<&str, &str> {
     let mut refused = BTreeMap::new();
     for stage in report["releases"][0]["stages"].as_array().unwrap() {
         for refusal in stage["refused"].as_array().unwrap() {
             let text = |field: &str| refusal[field].as_str().unwrap();
+            assert!(refusal["hint"].is_string(), "{refusal}");
+            let kind = text("object").split(['/', '.']).next().unwrap();
+            let expected = match kind {
+                _ if stage["stage"] == "prune" => "prune",
+                "Role" | "RoleBinding" => "access",
+                "Service" => "services",
+                "Deployment" => "workloads",
+                "Gear" | "Wheel" => "resources",
+                _ => "config",
+            };
+            assert_eq!(stage["stage"], expected, "{refusal}");
             refused.insert(text("object"), text("message"));
         }
     }
@@ -144,7 +168,8 @@ const HOOKS: &str = r#"
 /// Secret with a certificate.
 const TLS: &str = "{apiVersion: v1, kind: Secret, metadata: {name: tls}, type: kubernetes.io/tls, data: {tls.crt: CERTIFICATE, tls.key: KEY}}\n";
 
-/// The rehearsal of an upgrade makes the writes of the upgrade, and none of them in the cluster.
+/// The rehearsal of an upgrade makes the writes of the upgrade in the same order, and none of them in
+/// the cluster.
 #[test]
 fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     let fleet = secrets::fleet("rehearsed");
@@ -189,16 +214,17 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     fleet.edit_environment("pw-Xq7hush9vB2", "pw-Xq7hush9vB2-new");
     fleet.commit();
 
-    let report = fleet.writes_nothing(|fleet| rehearse(fleet, &[]).ended_with(0).json());
+    let plan = fleet.run(&["plan", "rehearsed", "-o", "json"]).json();
+    let rehearsed = fleet.writes_nothing(recorded);
 
-    assert_eq!(report["verdict"], "passed", "{report:#}");
-    assert_eq!(report["plan"]["agreement"], "same");
+    rehearsed.is_clean().unwrap();
+    let report = &rehearsed.report;
     // The comment of the pull request shows the result while the effects are the same.
     let result = fleet.file("rehearsal.json", &report.to_string());
     let mut other = report.clone();
     other["releases"][0]["effects"] = Digest::of(b"other").to_string().into();
     let other = fleet.file("other.json", &other.to_string());
-    let [_, made] = writes(&report);
+    let [_, made] = rehearsed.writes();
     for (file, expected) in [
         (
             result,
@@ -224,10 +250,8 @@ fn an_upgrade_that_was_rehearsed_makes_the_same_writes() {
     }
     let (_, events) =
         fleet.watched(|fleet| fleet.run(&["apply", "rehearsed", "--yes"]).ended_with(0));
-    let done = object_writes(&events);
-    let [planned, made] = writes(&report);
-    assert_eq!(planned, made);
-    assert_eq!(made, done.len() as u64, "{done:#?} {report:#}");
+    let done = rehearsal::compare(&plan, &rehearsed.events, &events).unwrap();
+    assert_eq!(made, done as u64, "{events} {report:#}");
 }
 
 /// Returns all files below a folder with their content.
@@ -389,6 +413,10 @@ const FAULTS: &str = r#"
 {apiVersion: v1, kind: Service, metadata: {name: sound, namespace: planted}, spec: {selector: {a: h}, ports: [{port: 443}]}}
 {apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: bolts.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: bolts, singular: bolt, kind: Bolt}, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {caBundle: AUTHORITY, service: {namespace: planted, name: sound}}}}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}, {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}]}}
 {apiVersion: planted.example.org/v2, kind: Bolt, metadata: {name: converted, namespace: planted, annotations: {pleach.dev/after: Deployment/sound}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: deadline, namespace: planted}, spec: {minReadySeconds: 60, selector: {matchLabels: {a: l}}, template: {metadata: {labels: {a: l}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: secret, namespace: planted}, spec: {selector: {matchLabels: {a: p}}, template: {metadata: {labels: {a: p}}, spec: {containers: [{name: a, image: a, envFrom: [{secretRef: {name: nowhere}}], resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: config, namespace: planted}, spec: {selector: {matchLabels: {a: q}}, template: {metadata: {labels: {a: q}}, spec: {volumes: [{name: a, configMap: {name: nothing}}], containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: optional, namespace: planted}, spec: {selector: {matchLabels: {a: r}}, template: {metadata: {labels: {a: r}}, spec: {containers: [{name: a, image: a, envFrom: [{secretRef: {name: nowhere, optional: true}}], resources: {limits: {memory: 1Mi}}}]}}}}
 {apiVersion: v1, kind: Service, metadata: {name: taken-port, namespace: planted}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: sound, namespace: planted}, spec: {selector: {matchLabels: {a: h}}, template: {metadata: {labels: {a: h}}, spec: {containers: [{name: a, image: a, resources: {limits: {memory: 1Mi}}}]}}}}
 "#;
@@ -404,7 +432,7 @@ const AROUND: &str = r#"
 "#;
 
 /// Objects with a fault, and a part of the message.
-const FOUND: [(&str, &str); 22] = [
+const FOUND: [(&str, &str); 25] = [
     ("ConfigMap/planted/denied", "planted denial"),
     (
         "Service/planted/taken-address",
@@ -456,6 +484,15 @@ const FOUND: [(&str, &str); 22] = [
     (
         "PersistentVolumeClaim/planted/unclassified",
         "storageclass.storage.k8s.io \"absent\" not found",
+    ),
+    ("Deployment.apps/planted/deadline", "not ready after 6 s"),
+    (
+        "Deployment.apps/planted/secret",
+        "its pods need Secret/planted/nowhere",
+    ),
+    (
+        "Deployment.apps/planted/config",
+        "its pods need ConfigMap/planted/nothing",
     ),
     (
         "Service/planted/taken-port",
@@ -526,9 +563,10 @@ fn planted_faults_are_found_and_nothing_else() {
 const EARLIER: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: planted-later}}
 {apiVersion: v1, kind: LimitRange, metadata: {name: large}, spec: {limits: [{type: Container, max: {cpu: "4"}, default: {cpu: 10m, memory: 1Mi}}]}}
+{apiVersion: v1, kind: ResourceQuota, metadata: {name: secrets}, spec: {hard: {count/secrets: "1"}}}
 {apiVersion: v1, kind: ConfigMap, metadata: {name: dropped}}
-{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: wheels.planted.example.org}, spec: {group: planted.example.org, scope: Namespaced, names: {plural: wheels, singular: wheel, kind: Wheel}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {spokes: {type: integer}}}}}}}]}}
-{apiVersion: planted.example.org/v1, kind: Wheel, metadata: {name: spokes}, spec: {spokes: 20}}
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: wheels.later.example.org}, spec: {group: later.example.org, scope: Namespaced, names: {plural: wheels, singular: wheel, kind: Wheel}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {spokes: {type: integer}}}}}}}]}}
+{apiVersion: later.example.org/v1, kind: Wheel, metadata: {name: spokes}, spec: {spokes: 20}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: limit}, spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a, resources: {limits: {cpu: "2", memory: 1Mi}}}]}}}}
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: security}, spec: {replicas: 0, selector: {matchLabels: {a: c}}, template: {metadata: {labels: {a: c}}, spec: {hostNetwork: true, containers: [{name: a, image: a}]}}}}
 "#;
@@ -540,11 +578,23 @@ const LATER: [(&str, &str); 6] = [
         "name: planted-later, labels: {pod-security.kubernetes.io/enforce: baseline}}",
     ),
     ("max: {cpu: \"4\"}", "max: {cpu: \"1\"}"),
-    ("name: dropped}", "name: other}"),
+    (
+        "name: dropped}}",
+        "name: other}}\n\
+         {apiVersion: v1, kind: Secret, metadata: {name: fits}}\n\
+         {apiVersion: v1, kind: Secret, metadata: {name: exceeds, annotations: {pleach.dev/after: Secret/fits}}}",
+    ),
     ("{type: integer}", "{type: integer, maximum: 24}"),
     ("spokes: 20", "spokes: 30"),
     ("replicas: 0", "replicas: 1"),
 ];
+
+/// Returns a message without the random names of pods.
+fn stable(message: &str) -> String {
+    let parts = message.split('"').enumerate();
+    let parts = parts.map(|(index, part)| if index % 2 == 1 { "" } else { part });
+    parts.collect()
+}
 
 /// Each step of the upgrade passes a dry run on the state before it. The sequence does not.
 #[test]
@@ -566,7 +616,7 @@ fn faults_of_a_sequence_are_found() {
         text.replace(from, to)
     });
     fleet.write("manifests/web/web.yaml", &lines(&later));
-    let gate = "gates: [{name: hold, groups: [planted.example.org]}]\n";
+    let gate = "gates: [{name: hold, groups: [later.example.org]}]\n";
     fleet.write("manifests/web/bundle.yaml", &format!("{BUNDLE}{gate}"));
     fleet.commit();
 
@@ -575,6 +625,7 @@ fn faults_of_a_sequence_are_found() {
     assert_eq!(report["plan"]["agreement"], "same", "{report:#}");
     let refused = refused(&report);
     for (object, message) in [
+        ("Secret/planted-later/exceeds", "exceeded quota: secrets"),
         (
             "Deployment.apps/planted-later/limit",
             "maximum cpu usage per Container is 1",
@@ -584,7 +635,7 @@ fn faults_of_a_sequence_are_found() {
             "violates PodSecurity",
         ),
         (
-            "Wheel.planted.example.org/planted-later/spokes",
+            "Wheel.later.example.org/planted-later/spokes",
             "less than or equal to 24",
         ),
     ] {
@@ -594,7 +645,25 @@ fn faults_of_a_sequence_are_found() {
             "{object}: {found:?} {report:#}"
         );
     }
-    assert_eq!(refused.len(), 3, "{report:#}");
+    assert_eq!(refused.len(), 4, "{report:#}");
+    // The real upgrade fails at the same objects, with the same messages.
+    let run = fleet.run(&["apply", "planted-later", "--yes", "-o", "json"]);
+    assert_ne!(run.code, 0, "{}", run.shown());
+    let real = run.json();
+    let failures = real["releases"][0]["failures"].as_array().unwrap();
+    let failures: BTreeMap<&str, String> = failures
+        .iter()
+        .map(|it| {
+            (
+                it["object"].as_str().unwrap(),
+                stable(it["message"].as_str().unwrap()),
+            )
+        })
+        .collect();
+    let rehearsed = refused
+        .iter()
+        .map(|(object, message)| (*object, stable(message)));
+    assert_eq!(rehearsed.collect::<BTreeMap<_, _>>(), failures);
     // After a failure the gate stays closed.
     let gate = &report["releases"][0]["gates"][0];
     assert_eq!(
@@ -655,10 +724,30 @@ fn a_plan_that_is_refused_is_not_rehearsed() {
         "storageClassName: other",
     );
     fleet.commit();
+    let refused = "nothing was rehearsed: the plan itself is refused";
     rehearse(&fleet, &[])
         .ended_with(7)
-        .says("nothing was rehearsed: the plan itself is refused")
+        .says(refused)
         .says("PersistentVolumeClaim/refused/data");
+
+    // An object has a version that nothing serves, then a version of a CRD is replaced in place.
+    let objects = [gears("refused.example.org"), gear("refused.example.org")];
+    fleet.write(WEB, &objects.join("---\n"));
+    fleet.commit();
+    fleet
+        .run(&["apply", "refused", "--yes", "--wait=none"])
+        .ended_with(0);
+    fleet.edit(WEB, "example.org/v1\n", "example.org/v2\n");
+    fleet.commit();
+    rehearse(&fleet, &[])
+        .ended_with(3)
+        .says("is not served by its CRD");
+    fleet.edit(WEB, "name: v1,", "name: v2,");
+    fleet.commit();
+    rehearse(&fleet, &[])
+        .ended_with(7)
+        .says(refused)
+        .says("storedVersions");
 }
 
 /// One object of each built-in kind. Objects of kinds that are missing here exist in every cluster.

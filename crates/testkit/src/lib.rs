@@ -21,6 +21,7 @@ mod loopback;
 pub mod program;
 pub mod proof;
 pub mod registry;
+pub mod rehearsal;
 pub mod repository;
 pub mod scene;
 pub mod schemas;

@@ -130,7 +130,8 @@ impl Program {
             .with_context(|| format!("failed to start {}", self.executable.display()))
     }
 
-    fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
+    /// Returns a command line without a terminal and without user settings.
+    pub fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
         let mut command = Command::new(&self.executable);
         command
             .env_clear()
