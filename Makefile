@@ -4,9 +4,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-engines test-nodes demo demo-platform sandbox macos test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build engines engines-tools interop words fmt lint unit test chaos facts test-engines test-nodes demo demo-platform sandbox macos test-upstream test-rehearsals schemas format-schemas bench clean
 
-# Folder with manifests of upstream projects, for test-upstream.
+# Folder with manifests of upstream projects, for test-upstream and test-rehearsals.
 DATA ?=
 
 help: ## List the targets
@@ -105,6 +105,11 @@ test-upstream: tools-demo controlplane ## Test with manifests of upstream projec
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }
 	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
 	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --workspace --all-features --test upstream
+
+test-rehearsals: tools-demo controlplane ## Rehearse and apply upgrades of upstream projects and of our bundles (minutes): make test-rehearsals DATA=folder
+	@[[ -d "$(DATA)" ]] || { echo "say where the manifests lie: make test-rehearsals DATA=folder" >&2; exit 2; }
+	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data RUST_TEST_THREADS=1 cargo test --workspace --all-features --test upstream -- --ignored rehearsals::
+	@cat "$${CARGO_TARGET_DIR:-target}"/tmp/rehearsals-*.txt
 
 schemas: tools-schemas controlplane ## Make the tables of kinds and docs/schemas again
 	cargo run -p pleach-testkit --bin pleach-schemas

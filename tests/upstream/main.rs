@@ -12,6 +12,7 @@ mod large;
 mod lint;
 mod narrowing;
 mod parse;
+mod rehearsals;
 mod templates;
 mod upgrade;
 

@@ -16,7 +16,7 @@ const ENVIRONMENT: &str = "environments/test.yaml";
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Additions to upstream's files: runtime objects as in the example, and fixes.
-const PATCHES: &str = "
+pub(crate) const PATCHES: &str = "
 patches:
   - target: {kind: Deployment, name: virt-api}
     json: [{op: remove, path: /spec/template/spec/containers/0/ports/0}]    # 8443/TCP is there twice

@@ -49,7 +49,7 @@ fn again(
     // Show the output only after a failure. libtest does not capture the output of a child.
     let mut output = tempfile::tempfile()?;
     command
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
         .env(MARK, "1")
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?);
