@@ -10,6 +10,7 @@ pub mod local;
 pub mod measure;
 pub mod nodes;
 pub mod page;
+pub mod rehearsal;
 pub mod report;
 pub mod workload;
 

@@ -23,7 +23,7 @@ use crate::proof;
 use crate::repository::TestRepo;
 
 /// Folder of the manifests in the repository. Both programs read it.
-const OBJECTS: &str = "manifests/app/v1.0.0";
+pub(super) const OBJECTS: &str = "manifests/app/v1.0.0";
 
 /// Prefix of the namespaces with unrelated objects.
 const FOREIGN: &str = "other";
@@ -297,7 +297,7 @@ impl Arena {
 }
 
 /// Creates a repository with one environment for a cluster.
-fn repository(cluster: &str) -> anyhow::Result<TestRepo> {
+pub(super) fn repository(cluster: &str) -> anyhow::Result<TestRepo> {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";
     TestRepo::new([
         ("pleach.yaml", format!("{header}: Repository\nid: bench\n")),

@@ -2,7 +2,8 @@
 //!
 //! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`,
 //! `--engines FILE`. Instead of that workload, `--loop N` measures the controller and `--page N` its
-//! page with N releases, and `--nodes N` a change of N nodes.
+//! page with N releases, `--nodes N` a change of N nodes, and `--rehearsal N` that of N
+//! applications.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use pleach_testkit::bench::{self, Options, fleet, nodes, page};
+use pleach_testkit::bench::{self, Options, fleet, nodes, page, rehearsal};
 
 /// Duration of the idle phase.
 const STANDS: Duration = Duration::from_mins(2);
@@ -20,6 +21,7 @@ enum Subject {
     Loop(usize),
     Page(usize),
     Nodes(usize),
+    Rehearsal(usize),
 }
 
 fn main() -> ExitCode {
@@ -64,10 +66,11 @@ fn run() -> anyhow::Result<()> {
             "--loop" => subject = Some(Subject::Loop(number()?)),
             "--page" => subject = Some(Subject::Page(number()?)),
             "--nodes" => subject = Some(Subject::Nodes(number()?)),
+            "--rehearsal" => subject = Some(Subject::Rehearsal(number()?)),
             "--engines" => engines = Some(PathBuf::from(value()?)),
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --nodes N, --pleach FILE, --engines FILE"
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --page N, --nodes N, --rehearsal N, --pleach FILE, --engines FILE"
             ),
         }
     }
@@ -88,6 +91,10 @@ fn run() -> anyhow::Result<()> {
             Subject::Nodes(nodes) => {
                 let rounds = rounds.unwrap_or(3);
                 let measuring = nodes::measure(&pleach, nodes, rounds, report_line);
+                runtime.block_on(measuring)?.text()
+            }
+            Subject::Rehearsal(applications) => {
+                let measuring = rehearsal::measure(&pleach, applications);
                 runtime.block_on(measuring)?.text()
             }
         };
