@@ -325,128 +325,131 @@ fn percent_decoded(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Values with the parts that are secret. Everything else of them is public.
+    /// Credentials of a registry: `user:hunter2-hunter2` in base64.
+    const REGISTRY: &str =
+        r#"{"auths":{"registry.example.org":{"auth":"dXNlcjpodW50ZXIyLWh1bnRlcjI="}}}"#;
+
+    /// Names, keys, values, and the secret parts of the values. Everything else is public.
+    const CASES: &[(&str, &str, &str, &[&str])] = &[
+        ("plain", "password", "hunter2-hunter2", &[]),
+        ("empty", "", "", &[]),
+        (
+            "environment file",
+            ".env",
+            "# comment PASSWORD=not-a-value\nexport DB_PASSWORD='hunter2 hunter2'\nDB_HOST=db.example.org\nMODE=production\n",
+            &["hunter2 hunter2"],
+        ),
+        (
+            "quotes and comments",
+            ".env",
+            "A_TOKEN=\"one=two;three=four\"\nB_TOKEN=four-five # six\n",
+            &["four-five", "one=two;three=four"],
+        ),
+        (
+            "ini",
+            "app.ini",
+            "[database]\nhost = db.example.org\npassword = correct horse\n; token = no-comment-value\n",
+            &["correct horse"],
+        ),
+        (
+            "json",
+            "config.json",
+            r#"{"db": {"host": "db.example.org", "password": "hunter2-hunter2"}, "pin_code_token": 123456789}"#,
+            &["123456789", "hunter2-hunter2"],
+        ),
+        (
+            "yaml",
+            "config.yaml",
+            "db:\n  host: db.example.org\n  tokens: [first-token, second-token]\nmode: RollingUpdate\n",
+            &["first-token", "second-token"],
+        ),
+        (
+            "words of a doubtful key",
+            "config.yaml",
+            "sessionAffinity: ClientIP\nsigningKey: k3y-of-the-house\n",
+            &["k3y-of-the-house"],
+        ),
+        (
+            "text that looks random",
+            "config.yaml",
+            "a: 9f86d081884c7d659a2f\nb: my-service.example.org\nc: 2026-01-01\n",
+            &["9f86d081884c7d659a2f"],
+        ),
+        (
+            "URL",
+            "url",
+            "postgres://web-user:hunter2%40hunter2@db.example.org/web?sslmode=verify-full",
+            &["hunter2%40hunter2", "hunter2@hunter2"],
+        ),
+        (
+            "parameters of a URL",
+            "hook",
+            "https://hooks.example.org/x?token=hunter2-hunter2&channel=announcements",
+            &["hunter2-hunter2"],
+        ),
+        (
+            "account without a scheme",
+            "source",
+            "web:hunter2-hunter2@tcp(db.example.org:3306)/web",
+            &["hunter2-hunter2"],
+        ),
+        (
+            "address without an account",
+            "source",
+            "db.example.org:3306/web-application",
+            &[],
+        ),
+        (
+            "connection string",
+            "connection",
+            "Server=db.example.org;Password=hunter2-hunter2;Encrypt=Mandatory",
+            &["hunter2-hunter2"],
+        ),
+        (
+            "keywords of a connection",
+            "connection",
+            "host=db.example.org password=hunter2-hunter2 sslmode=verify-full",
+            &["hunter2-hunter2"],
+        ),
+        (
+            "registry",
+            ".dockerconfigjson",
+            REGISTRY,
+            &[
+                "dXNlcjpodW50ZXIyLWh1bnRlcjI=",
+                "hunter2-hunter2",
+                "user:hunter2-hunter2",
+            ],
+        ),
+        (
+            "accounts of a file with a password in each line",
+            "htpasswd-auth",
+            "one:$apr1$hunter2\ntwo:$apr1$hunter3\n",
+            &["$apr1$hunter2", "$apr1$hunter3"],
+        ),
+        (
+            "a file of secrets has public lines",
+            "secrets.ini",
+            "strategy = RollingUpdate\nhost = db.example.org\n",
+            &[],
+        ),
+        (
+            "a map of secrets has public values",
+            "secrets.yaml",
+            "strategy: RollingUpdate\ntokens: {ci: hunter2-hunter2}\n",
+            &["hunter2-hunter2"],
+        ),
+        (
+            "certificates are public",
+            "config.yaml",
+            "token-ca: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t\n",
+            &[],
+        ),
+    ];
+
     #[test]
     fn parts_of_structured_values() {
-        let nested =
-            r#"{"auths":{"registry.example.org":{"auth":"dXNlcjpodW50ZXIyLWh1bnRlcjI="}}}"#;
-        let cases: &[(&str, &str, &str, &[&str])] = &[
-            ("plain", "password", "hunter2-hunter2", &[]),
-            ("empty", "", "", &[]),
-            (
-                "environment file",
-                ".env",
-                "# comment PASSWORD=not-a-value\nexport DB_PASSWORD='hunter2 hunter2'\nDB_HOST=db.example.org\nMODE=production\n",
-                &["hunter2 hunter2"],
-            ),
-            (
-                "quotes and comments",
-                ".env",
-                "A_TOKEN=\"one=two;three=four\"\nB_TOKEN=four-five # six\n",
-                &["four-five", "one=two;three=four"],
-            ),
-            (
-                "ini",
-                "app.ini",
-                "[database]\nhost = db.example.org\npassword = correct horse\n; token = no-comment-value\n",
-                &["correct horse"],
-            ),
-            (
-                "json",
-                "config.json",
-                r#"{"db": {"host": "db.example.org", "password": "hunter2-hunter2"}, "pin_code_token": 123456789}"#,
-                &["123456789", "hunter2-hunter2"],
-            ),
-            (
-                "yaml",
-                "config.yaml",
-                "db:\n  host: db.example.org\n  tokens: [first-token, second-token]\nmode: RollingUpdate\n",
-                &["first-token", "second-token"],
-            ),
-            (
-                "words of a doubtful key",
-                "config.yaml",
-                "sessionAffinity: ClientIP\nsigningKey: k3y-of-the-house\n",
-                &["k3y-of-the-house"],
-            ),
-            (
-                "text that looks random",
-                "config.yaml",
-                "a: 9f86d081884c7d659a2f\nb: my-service.example.org\nc: 2026-01-01\n",
-                &["9f86d081884c7d659a2f"],
-            ),
-            (
-                "URL",
-                "url",
-                "postgres://web-user:hunter2%40hunter2@db.example.org/web?sslmode=verify-full",
-                &["hunter2%40hunter2", "hunter2@hunter2"],
-            ),
-            (
-                "parameters of a URL",
-                "hook",
-                "https://hooks.example.org/x?token=hunter2-hunter2&channel=announcements",
-                &["hunter2-hunter2"],
-            ),
-            (
-                "account without a scheme",
-                "source",
-                "web:hunter2-hunter2@tcp(db.example.org:3306)/web",
-                &["hunter2-hunter2"],
-            ),
-            (
-                "address without an account",
-                "source",
-                "db.example.org:3306/web-application",
-                &[],
-            ),
-            (
-                "connection string",
-                "connection",
-                "Server=db.example.org;Password=hunter2-hunter2;Encrypt=Mandatory",
-                &["hunter2-hunter2"],
-            ),
-            (
-                "keywords of a connection",
-                "connection",
-                "host=db.example.org password=hunter2-hunter2 sslmode=verify-full",
-                &["hunter2-hunter2"],
-            ),
-            (
-                "registry",
-                ".dockerconfigjson",
-                nested,
-                &[
-                    "dXNlcjpodW50ZXIyLWh1bnRlcjI=",
-                    "hunter2-hunter2",
-                    "user:hunter2-hunter2",
-                ],
-            ),
-            (
-                "accounts of a file with a password in each line",
-                "htpasswd-auth",
-                "one:$apr1$hunter2\ntwo:$apr1$hunter3\n",
-                &["$apr1$hunter2", "$apr1$hunter3"],
-            ),
-            (
-                "a file of secrets has public lines",
-                "secrets.ini",
-                "strategy = RollingUpdate\nhost = db.example.org\n",
-                &[],
-            ),
-            (
-                "a map of secrets has public values",
-                "secrets.yaml",
-                "strategy: RollingUpdate\ntokens: {ci: hunter2-hunter2}\n",
-                &["hunter2-hunter2"],
-            ),
-            (
-                "certificates are public",
-                "config.yaml",
-                "token-ca: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t\n",
-                &[],
-            ),
-        ];
-        for (case, key, value, expected) in cases {
+        for (case, key, value, expected) in CASES {
             let found = parts(key, value);
             let expected: BTreeSet<String> = expected.iter().map(|it| (*it).to_owned()).collect();
             assert_eq!(found, expected, "{case}");
@@ -455,9 +458,8 @@ mod tests {
 
     #[test]
     fn work_is_bounded() {
-        let many: String = (0..5_000)
-            .map(|it| format!("token_{it}=value-of-{it}\n"))
-            .collect();
+        let many = (0..5_000).map(|it| format!("token_{it}=value-of-{it}"));
+        let many = many.collect::<Vec<_>>().join("\n");
         assert_eq!(parts("", &many).len(), MOST);
         let long = format!("token=secret-value\n{}", "x".repeat(LONGEST));
         assert_eq!(parts("", &long), BTreeSet::new());
