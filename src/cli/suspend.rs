@@ -64,8 +64,7 @@ pub(crate) struct ResumeArgs {
 /// time. The controller that follows the release syncs the commit that it
 /// knows, fetches newer commits, which are followed like any other, and removes
 /// the request. Without a controller, use `pleach apply`. With --nodes, it also
-/// changes nodes that fell behind the version (condition Drifted, reason
-/// NodesBehind).
+/// changes nodes that fell behind the version.
 ///
 /// With --wait, the command ends when the controller has reconciled the commits
 /// that git had at the time of the request. The exit code is that of an apply.
@@ -77,6 +76,7 @@ Examples:
   pleach sync production --override-window
   pleach sync production/cluster --nodes        change nodes that joined or fell back
   pleach sync production --withdraw             withdraw a request that no controller has accepted")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct SyncArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]

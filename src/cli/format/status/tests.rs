@@ -334,8 +334,8 @@ fn nodes_in_work_and_failed_ones_are_named() {
         node("node-1", "Done", ""),
     ]);
     let counts = json!({"Evacuating": 1, "Failed": 1, "Pending": 1, "Done": 1, "Draining": 0});
-    let release = release("prod.web", &json!({"nodes": nodes, "nodeCounts": counts}));
-    let lines: Vec<String> = super::nodes(&release, now())
+    let changed = release("prod.web", &json!({"nodes": nodes, "nodeCounts": counts}));
+    let lines: Vec<String> = super::nodes(&changed, now())
         .iter()
         .map(|line| anstream::adapter::strip_str(line).to_string())
         .collect();
@@ -347,16 +347,11 @@ fn nodes_in_work_and_failed_ones_are_named() {
             "prod/web node node-2: Failed for 60s: its Job failed",
         ]
     );
-    let value = one(&release, None, None, now());
+    let value = one(&changed, None, None, now());
     assert_eq!(value["nodes"].as_array().map(Vec::len), Some(4));
     assert_eq!(value["nodeCounts"]["Done"], 1);
     assert_eq!(
-        one(
-            &super::tests::release("prod.web", &json!({})),
-            None,
-            None,
-            now()
-        )["nodes"],
+        one(&release("prod.web", &json!({})), None, None, now())["nodes"],
         Value::Null
     );
 }

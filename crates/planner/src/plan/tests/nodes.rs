@@ -553,36 +553,36 @@ fn nodes_in_work_that_no_stage_completes_are_refused() {
     for (case, scene, found, expected, refuses) in [
         (
             "the stage has it",
-            upgrade(1),
+            (&|| upgrade(1)) as &dyn Fn() -> Scene,
             marked(&["a"]),
             vec![],
             false,
         ),
-        ("nothing is in work", without(), marked(&[]), vec![], false),
+        ("nothing is in work", &without, marked(&[]), vec![], false),
         (
             "the stage is gone",
-            without(),
+            &without,
             marked(&["a"]),
             vec!["nodes-unclaimed"],
             true,
         ),
         (
             "the stage selects other nodes",
-            upgrade(1),
+            &|| upgrade(1),
             marked(&["a", "x"]),
             vec!["nodes-unclaimed"],
             true,
         ),
         (
             "a rollback to a version without the stage",
-            without().version("v3.0.0").policy(back),
+            &|| without().version("v3.0.0").policy(back),
             marked(&["a"]),
             vec!["nodes-unclaimed"],
             false,
         ),
-        ("unknown", without(), unknown, vec!["nodes-unknown"], true),
+        ("unknown", &without, unknown, vec!["nodes-unknown"], true),
     ] {
-        let scene = scene.cluster(|observed| {
+        let scene = scene().cluster(|observed| {
             observed.installed.get_or_insert_default().nodes = Some(NodesMemory::Changed);
             observed.marked_nodes = Some(found);
         });
