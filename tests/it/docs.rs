@@ -412,7 +412,39 @@ fn every_metric() -> String {
     metrics.ui_request("/", 200, took);
     metrics.ui_action("sync", "done");
     metrics.ui_sign_in("token", SignInResult::Accepted);
+    count_node(&metrics);
     metrics.text()
+}
+
+/// Counts the events of a run that changes a node.
+pub(crate) fn count_node(metrics: &pleach_controller::server::metrics::Metrics) {
+    use pleach_engine::sync::events::{EventKind, SyncEvent};
+    use pleach_engine::sync::node_progress::{Evictions, NodeChange};
+    use pleach_state::inventory::{NodePhase, NodeProgress};
+    let node = |phase: NodePhase| NodeProgress {
+        name: "node-1".to_owned(),
+        phase,
+        since: jiff::Timestamp::UNIX_EPOCH,
+        message: String::new(),
+    };
+    let change = NodeChange {
+        node: node(NodePhase::Upgrading),
+        before: NodePhase::Draining,
+        took: std::time::Duration::from_secs(1),
+    };
+    for kind in [
+        EventKind::Nodes(vec![node(NodePhase::Draining)]),
+        EventKind::Node(change),
+        EventKind::Evicted(Evictions::default()),
+    ] {
+        metrics.count_sync(&SyncEvent {
+            release: pleach_model::object::ReleaseName {
+                environment: "prod".to_owned(),
+                release: "web".to_owned(),
+            },
+            kind,
+        });
+    }
 }
 
 #[test]

@@ -303,6 +303,7 @@ async fn probes_and_metrics_answer() {
     metrics.ui_request("/", 200, Duration::from_millis(1));
     metrics.ui_action("sync", "done");
     metrics.ui_sign_in("token", SignInResult::Accepted);
+    crate::docs::count_node(metrics);
     ask(&listeners.hooks, post("/hooks/github", &[], b"")).await;
     let (status, text) = get(&listeners.probes, "/metrics").await;
     assert_eq!(status, StatusCode::OK);
