@@ -3,48 +3,42 @@
 mod observe;
 mod page;
 mod references;
+mod source;
 mod stored;
 mod webhooks;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::ValueEnum;
-use jiff::{SignedDuration, Timestamp};
-use pleach_model::object::{ApiVersion, GroupKind, ObjectId};
-use pleach_planner::plan::{Action, Plan};
-use pleach_rehearsal::certificates;
-use pleach_rehearsal::compare::{effects, first_difference};
-use pleach_rehearsal::dump::{Copy, MAX_FILE};
+use jiff::SignedDuration;
+use pleach_model::object::{ApiVersion, GroupKind};
+use pleach_planner::plan::Plan;
+use pleach_rehearsal::dump::Copy;
 use pleach_rehearsal::report::{
     Agreement, Copied, FORMAT, NotComparable, Refusal, Release, Report, Stage,
     Verdict as Conclusion,
 };
 use pleach_rehearsal::storage;
 use pleach_state::inventory::is_commit;
-use pleach_throwaway::{ControlPlane, CopyOptions, Stored, TrustedAuthority, kubernetes_version};
+use pleach_throwaway::{ControlPlane, CopyOptions, Stored};
 
+use self::source::{Source, authority, ensure_version};
 use self::stored::{
-    answering_api, distance, entries, is_foreign_api, namespaces_with_pods, not_comparable,
-    service_ranges,
+    answering_api, entries, is_foreign_api, namespaces_with_pods, not_comparable, service_ranges,
 };
 use self::world::World;
-use super::dump::{options, planned, redacted};
+use super::dump::options;
 use super::error::{CliError, Kind};
 use super::sandbox::ProgramArgs;
 use super::session::{Planned, Session, Subject, agent};
-use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, format};
 use pleach_cluster::{Cluster, Connection};
-use pleach_engine::load::Loaded;
 use pleach_engine::rehearse;
-
-/// Age from which a dump is reported as old.
-const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Longest wait for the servers of aggregated APIs on the copy.
 const ANSWERING: Duration = Duration::from_secs(15);
@@ -109,25 +103,6 @@ enum RehearseOutput {
     Json,
 }
 
-/// Copy to rehearse on.
-struct Source {
-    copy: Copy,
-    loaded: Loaded,
-    /// Duration of the copy; `None` for a dump.
-    took: Option<Duration>,
-    /// Effects of the plans for the cluster, by release; `None` for a dump.
-    expected: Option<Expected>,
-    cluster_id: Option<pleach_planner::observe::ClusterId>,
-    /// Whether the API server calls admission webhooks.
-    calls_webhooks: bool,
-}
-
-struct Expected {
-    by_release: BTreeMap<String, Vec<pleach_rehearsal::compare::Effect>>,
-    redacted: BTreeSet<ObjectId>,
-    digests: BTreeMap<String, String>,
-}
-
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Result<Exit, CliError> {
     let binaries = args.programs.binaries();
     // Before the cluster is read.
@@ -143,8 +118,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     let timeout = Duration::try_from(args.timeout).unwrap_or_default();
     let deadline = Instant::now() + timeout;
     let mut source = match &args.from_dump {
-        Some(path) => from_dump(ui, ctx, &args.target, path)?,
-        None => match from_cluster(ui, ctx, &args.target).await? {
+        Some(path) => Source::of_dump(ui, ctx, &args.target, path)?,
+        None => match Source::of_cluster(ui, ctx, &args.target).await? {
             Ok(source) => source,
             Err(exit) => return Ok(exit),
         },
@@ -223,129 +198,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     })
 }
 
-/// Plans on the cluster and copies it. The inner error is the exit code of a plan that is refused.
-async fn from_cluster(
-    ui: &mut Ui,
-    ctx: &Context,
-    target: &Target,
-) -> Result<Result<Source, Exit>, CliError> {
-    let session = Session::open_to_apply(ui, ctx, target, options(), None).await?;
-    let plans = match planned(ui, ctx, &session, target).await? {
-        Ok(plans) => plans,
-        Err(exit) => return Ok(Err(exit)),
-    };
-    let mut exit = Exit::DONE;
-    for one in &plans {
-        let verdict = Verdict(&one.plan);
-        if let Err(error) = verdict.ensure_allowed() {
-            ui.error(&error);
-            exit = exit.and(error.exit());
-        } else if one
-            .plan
-            .changes
-            .iter()
-            .any(|it| it.action == Action::Blocked)
-        {
-            ui.findings(&verdict.remarks());
-            exit = exit.and(verdict.blocks());
-        }
-    }
-    if exit != Exit::DONE {
-        ui.notice("nothing was rehearsed: the plan itself is refused");
-        return Ok(Err(exit));
-    }
-    let started = Instant::now();
-    let redacted = redacted(&session, &plans).await?;
-    let by_release = plans
-        .iter()
-        .map(|one| {
-            let name = one.plan.release.to_string();
-            (name, effects(&one.plan, &redacted.redacted))
-        })
-        .collect();
-    let digests = plans.iter().map(|one| {
-        let plan = &one.plan;
-        (plan.release.to_string(), plan.effects().to_string())
-    });
-    Ok(Ok(Source {
-        took: Some(started.elapsed()),
-        expected: Some(Expected {
-            by_release,
-            digests: digests.collect(),
-            redacted: redacted.redacted,
-        }),
-        cluster_id: session.cluster_id().cloned(),
-        copy: redacted.copy,
-        loaded: redacted.loaded,
-        calls_webhooks: true,
-    }))
-}
-
-/// Reads a dump.
-fn from_dump(
-    ui: &mut Ui,
-    ctx: &Context,
-    target: &Target,
-    path: &std::path::Path,
-) -> Result<Source, CliError> {
-    let loaded = ctx.load(target)?;
-    ui.findings(&loaded.findings);
-    ctx.ensure_accepted(target, &loaded)?;
-    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let file = pleach_files::read_start(path, MAX_FILE)?;
-    let copy =
-        Copy::read(file.as_slice()).map_err(|error| CliError::new(Kind::Failed, named(&error)))?;
-    drop(file);
-    copy.header
-        .ensure_about(&target.environment, target.release.as_deref())
-        .map_err(|error| CliError::usage(named(&error)))?;
-    let age = copy.header.at.parse::<Timestamp>();
-    if let Ok(at) = age
-        && Timestamp::now().duration_since(at) > OLD
-    {
-        ui.notice(format_args!(
-            "warning: the dump is of {at}, more than 7 days ago"
-        ));
-    }
-    Ok(Source {
-        loaded: rehearse::fitting(&loaded, &copy)?,
-        cluster_id: loaded
-            .environment
-            .cluster
-            .id
-            .clone()
-            .map(pleach_planner::observe::ClusterId),
-        copy,
-        took: None,
-        expected: None,
-        calls_webhooks: true,
-    })
-}
-
-/// Returns the authority that the registrations of a copy trust.
-fn authority(copy: &Copy) -> Result<TrustedAuthority, CliError> {
-    let authority = copy.header.authority.authority();
-    let authority = authority.ok_or(rehearse::CopyError::Authority)?;
-    Ok(TrustedAuthority {
-        name: certificates::NAME.to_owned(),
-        key: authority.key_pem(),
-    })
-}
-
-/// Refuses a cluster whose minor version is more than one apart from that of the programs.
-fn ensure_version(cluster: &str) -> Result<(), CliError> {
-    let programs = kubernetes_version();
-    if distance(cluster, programs).is_none_or(|distance| distance < 2) {
-        return Ok(());
-    }
-    let message = format!(
-        "the cluster has Kubernetes {cluster}, and the throwaway control plane {programs}: they are more than one minor version apart"
-    );
-    Err(CliError::new(Kind::Cluster, message))
-}
-
-/// Waits until the servers of aggregated APIs answer, for a while.
-async fn until_answering(cluster: &Cluster, expected: &[ApiVersion]) -> Result<(), CliError> {
+/// Waits until the servers of the aggregated APIs of a copy answer, for a while.
+async fn until_answering(cluster: &Cluster, copy: &Copy) -> Result<(), CliError> {
+    let namespaces = namespaces_with_pods(copy);
+    let copied = copy.objects.iter();
+    let answering = copied.filter(|it| !is_foreign_api(it, &namespaces));
+    let expected: Vec<ApiVersion> = answering.filter_map(answering_api).collect();
     let started = Instant::now();
     while !expected.is_empty() && started.elapsed() < ANSWERING {
         let discovery = cluster.clone().alone().discover().await?;
@@ -448,13 +306,7 @@ async fn rehearsed(
             ),
         });
     }
-    let namespaces = namespaces_with_pods(&copy);
-    let apis = copy
-        .objects
-        .iter()
-        .filter(|it| !is_foreign_api(it, &namespaces));
-    let apis: Vec<ApiVersion> = apis.filter_map(answering_api).collect();
-    until_answering(&cluster, &apis).await?;
+    until_answering(&cluster, &copy).await?;
     drop(copy);
     let releases = loaded.rendered.iter();
     let rules = releases.flat_map(|(release, _)| release.rehearsal.clone());
@@ -466,7 +318,7 @@ async fn rehearsed(
         plans.push(on_copy(subject, session.plan_for(ui, subject).await?)?);
     }
     if let Some(expected) = &expected
-        && let Some(first) = difference(expected, &plans)
+        && let Some(first) = expected.difference(&plans)
     {
         report.plan = Agreement::Differs { first };
         report.verdict = Conclusion::Differs;
@@ -474,52 +326,42 @@ async fn rehearsed(
     }
     let mut world = World::new(rules);
     let administrator = connect(plane.kubeconfig()).await?;
-    let mut failed = false;
     for (index, (subject, first)) in subjects.iter().zip(plans).enumerate() {
         let planned = if index == 0 {
             first
         } else {
+            // An earlier release can have changed the plan.
             on_copy(subject, session.plan_for(ui, subject).await?)?
         };
         let mut release = described(&planned);
         let digests = expected.as_ref().map(|it| &it.digests);
         release.effects = digests.and_then(|it| it.get(&release.name).cloned());
-        if failed {
+        if report.verdict != Conclusion::Passed {
             release.not_started = Some("an earlier release would fail".to_owned());
-            report.releases.push(release);
-            continue;
-        }
-        if let Some(refusals) = refused(&planned.plan) {
-            // What an earlier release changed refuses a later one.
+        } else if let Some(refused) = refused(&planned.plan) {
             report.verdict = if index == 0 {
                 Conclusion::Refused
             } else {
                 Conclusion::WouldFail
             };
-            failed = true;
-            release.stages = vec![Stage {
-                stage: "plan".to_owned(),
-                refused: refusals,
-                ..Stage::default()
-            }];
-            report.releases.push(release);
-            continue;
+            release.stages = vec![refused];
+        } else {
+            let cluster = session.cluster_for(subject.name());
+            let (planned, unanswered) = observe::answerable(planned, &world);
+            let left_out = &report.copied.left_out;
+            let executing = observe::execute(ctx, &cluster, planned, release, left_out);
+            let (rehearsed, unclear) = tokio::select! {
+                rehearsed = executing => rehearsed?,
+                never = world.run(&administrator) => match never {},
+            };
+            release = rehearsed;
+            report.not_comparable.extend(unclear);
+            report.not_comparable.extend(unanswered);
+            if release.has_failed() {
+                report.verdict = Conclusion::WouldFail;
+            }
         }
-        let cluster = session.cluster_for(subject.name());
-        let (planned, unanswered) = observe::answerable(planned, &world);
-        let left_out = &report.copied.left_out;
-        let executing = observe::execute(ctx, &cluster, planned, release, left_out);
-        let (rehearsed, unclear) = tokio::select! {
-            rehearsed = executing => rehearsed?,
-            never = world.run(&administrator) => match never {},
-        };
-        report.not_comparable.extend(unclear);
-        report.not_comparable.extend(unanswered);
-        if rehearsed.trouble.is_some() || rehearsed.stages.iter().any(|it| !it.refused.is_empty()) {
-            failed = true;
-            report.verdict = Conclusion::WouldFail;
-        }
-        report.releases.push(rehearsed);
+        report.releases.push(release);
     }
     report.not_comparable.extend(world.facts());
     report.not_comparable.sort();
@@ -538,24 +380,10 @@ fn on_copy(subject: &Subject<'_>, planned: Result<Planned, CliError>) -> Result<
     })
 }
 
-/// Returns the first difference of the effects on the cluster and on the copy.
-fn difference(expected: &Expected, plans: &[Planned]) -> Option<String> {
-    plans.iter().find_map(|one| {
-        let found = effects(&one.plan, &expected.redacted);
-        let name = one.plan.release.to_string();
-        let nothing = Vec::new();
-        let before = expected.by_release.get(&name).unwrap_or(&nothing);
-        let difference = first_difference(before, &found)?;
-        Some(format!("release {name}, {difference}"))
-    })
-}
-
-/// Returns the errors of a plan; `None` if it may be executed.
-fn refused(plan: &Plan) -> Option<Vec<Refusal>> {
-    let errors: Vec<Refusal> = plan
-        .findings
-        .iter()
-        .filter(|finding| finding.is_error())
+/// Returns the errors of a plan as those of a stage; `None` if it may be executed.
+fn refused(plan: &Plan) -> Option<Stage> {
+    let errors = plan.findings.iter().filter(|finding| finding.is_error());
+    let refused: Vec<Refusal> = errors
         .map(|finding| Refusal {
             object: finding
                 .object
@@ -565,7 +393,11 @@ fn refused(plan: &Plan) -> Option<Vec<Refusal>> {
             hint: finding.hint.clone(),
         })
         .collect();
-    (!errors.is_empty()).then_some(errors)
+    (!refused.is_empty()).then(|| Stage {
+        stage: "plan".to_owned(),
+        refused,
+        ..Stage::default()
+    })
 }
 
 /// Returns the release without its stages.
@@ -596,24 +428,4 @@ fn described(planned: &Planned) -> Release {
 /// Returns whether an operator of the cluster decides about objects of a kind.
 fn is_custom(kind: &GroupKind) -> bool {
     !storage::is_built_in(&kind.group, &kind.kind)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_may_be_one_minor_apart() {
-        let programs = kubernetes_version();
-        let minor: u32 = programs.split('.').nth(1).unwrap().parse().unwrap();
-        for (cluster, is_accepted) in [
-            (format!("v1.{minor}.0-eks-1"), true),
-            (format!("v1.{}.9", minor - 1), true),
-            (format!("v1.{}.9", minor - 2), false),
-            (format!("v1.{}.0", minor + 2), false),
-            ("unknown".to_owned(), true),
-        ] {
-            assert_eq!(ensure_version(&cluster).is_ok(), is_accepted, "{cluster}");
-        }
-    }
 }

@@ -40,7 +40,7 @@ const TRIED: [&str; 21] = [
 ];
 
 /// Rules tested elsewhere.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 14] = [
     // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
     "owned-by-other-tool",
     // tests/control_plane/depends.rs: releases that depend on each other.
@@ -59,6 +59,7 @@ const ELSEWHERE: [&str; 13] = [
     "empty-dirs",
     "budget-allows-nothing",
     "budgets-overlap",
+    "nodes-unclaimed",
     // Planner tests: an old server, or a release without a namespace.
     "preload-unsupported",
 ];

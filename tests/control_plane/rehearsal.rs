@@ -148,7 +148,7 @@ fn refused(report: &Value) -> BTreeMap<&str, &str> {
                 "Role" | "RoleBinding" => "access",
                 "Service" => "services",
                 "Deployment" => "workloads",
-                "Gear" | "Wheel" => "resources",
+                "Axle" | "Gear" | "Wheel" => "resources",
                 _ => "config",
             };
             assert_eq!(stage["stage"], expected, "{refusal}");

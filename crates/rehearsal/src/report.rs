@@ -99,6 +99,13 @@ pub struct Release {
     pub trouble: Option<String>,
 }
 
+impl Release {
+    /// Returns whether a step was refused, or the run did not end.
+    pub fn has_failed(&self) -> bool {
+        self.trouble.is_some() || self.stages.iter().any(|stage| !stage.refused.is_empty())
+    }
+}
+
 /// Time for which a gate refused writers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GateClosure {

@@ -4,6 +4,7 @@
 //! nothing defines it: neither a CRD nor an APIService of its group.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use pleach_formats::readiness::assess;
 use pleach_model::discovery::{Discovery, Served};
@@ -12,12 +13,19 @@ use pleach_model::order::{defined_kinds, is_builtin_group};
 use pleach_planner::plan::Desired;
 use pleach_report::doctor::Crd;
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use super::error::SyncError;
 use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
 /// Label of the `APIServices` that the server creates by itself.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Longest wait for the discovery of a kind that an established CRD defines.
+const DELAY: Duration = Duration::from_secs(3);
+
+/// Time between two reads of discovery.
+const PAUSE: Duration = Duration::from_millis(200);
 
 fn crd_path() -> ResourcePath {
     ResourcePath::cluster_scoped(
@@ -27,10 +35,27 @@ fn crd_path() -> ResourcePath {
     )
 }
 
-/// Fails if discovery lacks a needed kind although an established CRD defines it. An API server
-/// that was just started can report such kinds with a delay. Sends no request if all kinds are
-/// served, or come with the release or before it.
-pub(super) async fn ensure_discovered(
+/// Reads discovery again if it lacks a needed kind although an established CRD defines it. An API
+/// server that was just started, or has just got the CRD, can report such kinds with a delay. Fails
+/// if the kind is still missing after a moment. Sends no request if all kinds are served, or come
+/// with the release or before it.
+pub(super) async fn until_discovered(
+    cluster: &Cluster,
+    desired: &Desired,
+    discovery: &mut Discovery,
+) -> Result<(), SyncError> {
+    let end = Instant::now() + DELAY;
+    loop {
+        let result = ensure_discovered(cluster, desired, discovery).await;
+        if !matches!(result, Err(SyncError::Undiscovered(_))) || Instant::now() >= end {
+            return result;
+        }
+        sleep(PAUSE).await;
+        *discovery = cluster.clone().alone().discover().await?;
+    }
+}
+
+async fn ensure_discovered(
     cluster: &Cluster,
     desired: &Desired,
     discovery: &Discovery,

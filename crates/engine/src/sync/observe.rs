@@ -33,7 +33,7 @@ use pleach_planner::renames;
 use pleach_state::inventory::{EntryState, Store};
 use pleach_state::live::{Live, LiveMeta};
 
-use super::absent::ensure_discovered;
+use super::absent::until_discovered;
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
@@ -154,10 +154,8 @@ pub async fn observe(
     };
     let manager = desired.name.field_manager();
     let common = cluster.common();
-    let ((), autoscalers) = futures::try_join!(
-        ensure_discovered(cluster, desired, &observed.discovery),
-        autoscalers::list(&common, desired, &observed.discovery)
-    )?;
+    until_discovered(cluster, desired, &mut observed.discovery).await?;
+    let autoscalers = autoscalers::list(&common, desired, &observed.discovery).await?;
     if observed.installed.is_none() {
         let release = Gvk::new("pleach.dev/v1alpha1", "Release");
         let is_defined = matches!(observed.discovery.served(&release), Served::Current(_));

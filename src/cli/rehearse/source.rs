@@ -1,0 +1,198 @@
+//! The copy to rehearse on: of a cluster, or from a dump.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use pleach_engine::load::Loaded;
+use pleach_engine::rehearse;
+use pleach_model::object::ObjectId;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::Action;
+use pleach_rehearsal::certificates;
+use pleach_rehearsal::compare::{Effect, effects, first_difference};
+use pleach_rehearsal::dump::{Copy, MAX_FILE};
+use pleach_throwaway::{TrustedAuthority, kubernetes_version};
+
+use super::stored::distance;
+use crate::cli::dump::{options, planned, redacted};
+use crate::cli::error::{CliError, Kind};
+use crate::cli::session::{Planned, Session};
+use crate::cli::verdict::Verdict;
+use crate::cli::{Context, Exit, Target, Ui};
+
+/// Age from which a dump is reported as old.
+const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Copy to rehearse on.
+pub(super) struct Source {
+    pub(super) copy: Copy,
+    pub(super) loaded: Loaded,
+    /// Duration of the copy; `None` for a dump.
+    pub(super) took: Option<Duration>,
+    /// Effects of the plans for the cluster, by release; `None` for a dump.
+    pub(super) expected: Option<Expected>,
+    pub(super) cluster_id: Option<ClusterId>,
+    /// Whether the API server calls admission webhooks.
+    pub(super) calls_webhooks: bool,
+}
+
+/// Effects of the plans for the cluster.
+pub(super) struct Expected {
+    pub(super) by_release: BTreeMap<String, Vec<Effect>>,
+    pub(super) redacted: BTreeSet<ObjectId>,
+    pub(super) digests: BTreeMap<String, String>,
+}
+
+impl Expected {
+    /// Returns the first difference of the effects on the cluster and on the copy.
+    pub(super) fn difference(&self, plans: &[Planned]) -> Option<String> {
+        plans.iter().find_map(|one| {
+            let found = effects(&one.plan, &self.redacted);
+            let name = one.plan.release.to_string();
+            let nothing = Vec::new();
+            let before = self.by_release.get(&name).unwrap_or(&nothing);
+            let difference = first_difference(before, &found)?;
+            Some(format!("release {name}, {difference}"))
+        })
+    }
+}
+
+impl Source {
+    /// Plans on the cluster and copies it. The inner error is the exit code of a plan that is refused.
+    pub(super) async fn of_cluster(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+    ) -> Result<Result<Self, Exit>, CliError> {
+        let session = Session::open_to_apply(ui, ctx, target, options(), None).await?;
+        let plans = match planned(ui, ctx, &session, target).await? {
+            Ok(plans) => plans,
+            Err(exit) => return Ok(Err(exit)),
+        };
+        let mut exit = Exit::DONE;
+        for one in &plans {
+            let verdict = Verdict(&one.plan);
+            if let Err(error) = verdict.ensure_allowed() {
+                ui.error(&error);
+                exit = exit.and(error.exit());
+            } else if one
+                .plan
+                .changes
+                .iter()
+                .any(|it| it.action == Action::Blocked)
+            {
+                ui.findings(&verdict.remarks());
+                exit = exit.and(verdict.blocks());
+            }
+        }
+        if exit != Exit::DONE {
+            ui.notice("nothing was rehearsed: the plan itself is refused");
+            return Ok(Err(exit));
+        }
+        let started = Instant::now();
+        let redacted = redacted(&session, &plans).await?;
+        let by_release = plans
+            .iter()
+            .map(|one| {
+                let name = one.plan.release.to_string();
+                (name, effects(&one.plan, &redacted.redacted))
+            })
+            .collect();
+        let digests = plans.iter().map(|one| {
+            let plan = &one.plan;
+            (plan.release.to_string(), plan.effects().to_string())
+        });
+        Ok(Ok(Self {
+            took: Some(started.elapsed()),
+            expected: Some(Expected {
+                by_release,
+                digests: digests.collect(),
+                redacted: redacted.redacted,
+            }),
+            cluster_id: session.cluster_id().cloned(),
+            copy: redacted.copy,
+            loaded: redacted.loaded,
+            calls_webhooks: true,
+        }))
+    }
+
+    /// Reads a dump.
+    pub(super) fn of_dump(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+        path: &Path,
+    ) -> Result<Self, CliError> {
+        let loaded = ctx.load(target)?;
+        ui.findings(&loaded.findings);
+        ctx.ensure_accepted(target, &loaded)?;
+        let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = pleach_files::read_start(path, MAX_FILE)?;
+        let copy = Copy::read(file.as_slice())
+            .map_err(|error| CliError::new(Kind::Failed, named(&error)))?;
+        drop(file);
+        copy.header
+            .ensure_about(&target.environment, target.release.as_deref())
+            .map_err(|error| CliError::usage(named(&error)))?;
+        let age = copy.header.at.parse::<Timestamp>();
+        if let Ok(at) = age
+            && Timestamp::now().duration_since(at) > OLD
+        {
+            ui.notice(format_args!(
+                "warning: the dump is of {at}, more than 7 days ago"
+            ));
+        }
+        Ok(Self {
+            loaded: rehearse::fitting(&loaded, &copy)?,
+            cluster_id: loaded.environment.cluster.id.clone().map(ClusterId),
+            copy,
+            took: None,
+            expected: None,
+            calls_webhooks: true,
+        })
+    }
+}
+
+/// Returns the authority that the registrations of a copy trust.
+pub(super) fn authority(copy: &Copy) -> Result<TrustedAuthority, CliError> {
+    let authority = copy.header.authority.authority();
+    let authority = authority.ok_or(rehearse::CopyError::Authority)?;
+    Ok(TrustedAuthority {
+        name: certificates::NAME.to_owned(),
+        key: authority.key_pem(),
+    })
+}
+
+/// Refuses a cluster whose minor version is more than one apart from that of the programs.
+pub(super) fn ensure_version(cluster: &str) -> Result<(), CliError> {
+    let programs = kubernetes_version();
+    if distance(cluster, programs).is_none_or(|distance| distance < 2) {
+        return Ok(());
+    }
+    let message = format!(
+        "the cluster has Kubernetes {cluster}, and the throwaway control plane {programs}: they are more than one minor version apart"
+    );
+    Err(CliError::new(Kind::Cluster, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_may_be_one_minor_apart() {
+        let programs = kubernetes_version();
+        let minor: u32 = programs.split('.').nth(1).unwrap().parse().unwrap();
+        for (cluster, is_accepted) in [
+            (format!("v1.{minor}.0-eks-1"), true),
+            (format!("v1.{}.9", minor - 1), true),
+            (format!("v1.{}.9", minor - 2), false),
+            (format!("v1.{}.0", minor + 2), false),
+            ("unknown".to_owned(), true),
+        ] {
+            assert_eq!(ensure_version(&cluster).is_ok(), is_accepted, "{cluster}");
+        }
+    }
+}
