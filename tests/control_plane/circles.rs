@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rstest::rstest;
+
 use crate::fleet::Fleet;
 use crate::samples::BUNDLE;
 use crate::stages::nodes;
@@ -158,44 +160,44 @@ impl Drop for Over<'_> {
     }
 }
 
-#[test]
-fn what_waits_for_its_consumer_holds_up_nothing_in_any_order_of_the_files() {
-    for (index, environment) in ["circle-a", "circle-b", "circle-c"].into_iter().enumerate() {
-        let mut parts = PARTS.map(|part| part.replace("NAME", environment));
-        match index {
-            0 => {}
-            1 => parts.reverse(),
-            _ => parts.rotate_left(3),
-        }
-        let release =
-            format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 50s}}\n");
-        let mut files = vec![("manifests/web/bundle.yaml".to_owned(), BUNDLE.to_owned())];
-        files.extend(
-            parts
-                .into_iter()
-                .enumerate()
-                .map(|(place, part)| (format!("manifests/web/{place}.yaml"), part)),
-        );
-        let files: Vec<(&str, &str)> = files
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
-            .collect();
-        let fleet = Fleet::on(nodes(), environment, &release, &files);
-        let definition = fleet.file("tokens.yaml", TOKENS);
-        fleet.kubectl(&["apply", "-f", &definition]);
-        let is_over = AtomicBool::new(false);
-        let others = Others { fleet: &fleet };
-        std::thread::scope(|scope| {
-            scope.spawn(|| others.work(&is_over));
-            let _over = Over(&is_over);
-            fleet.applied();
-        });
-        let claim = ["pvc", "data", "-n", environment];
-        assert_eq!(fleet.field(&claim, "{.status.phase}"), "Bound");
-        let app = ["deployment", "app", "-n", environment];
-        assert_eq!(fleet.field(&app, "{.status.readyReplicas}"), "1");
-        // The claim was bound after its apply, which is recorded once.
+#[rstest]
+#[case::as_written("circle-a", |_: &mut [String]| {})]
+#[case::reversed("circle-b", |parts: &mut [String]| parts.reverse())]
+#[case::rotated("circle-c", |parts: &mut [String]| parts.rotate_left(3))]
+fn what_waits_for_its_consumer_holds_up_nothing_in_any_order_of_the_files(
+    #[case] environment: &'static str,
+    #[case] arrange: fn(&mut [String]),
+) {
+    let mut parts = PARTS.map(|part| part.replace("NAME", environment));
+    arrange(&mut parts);
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 50s}}\n");
+    let mut files = vec![("manifests/web/bundle.yaml".to_owned(), BUNDLE.to_owned())];
+    files.extend(
+        parts
+            .into_iter()
+            .enumerate()
+            .map(|(place, part)| (format!("manifests/web/{place}.yaml"), part)),
+    );
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
+    let fleet = Fleet::on(nodes(), environment, &release, &files);
+    let definition = fleet.file("tokens.yaml", TOKENS);
+    fleet.kubectl(&["apply", "-f", &definition]);
+    let is_over = AtomicBool::new(false);
+    let others = Others { fleet: &fleet };
+    std::thread::scope(|scope| {
+        scope.spawn(|| others.work(&is_over));
+        let _over = Over(&is_over);
         fleet.applied();
-        fleet.writes_nothing(Fleet::applied);
-    }
+    });
+    let claim = ["pvc", "data", "-n", environment];
+    assert_eq!(fleet.field(&claim, "{.status.phase}"), "Bound");
+    let app = ["deployment", "app", "-n", environment];
+    assert_eq!(fleet.field(&app, "{.status.readyReplicas}"), "1");
+    // The claim was bound after its apply, which is recorded once.
+    fleet.applied();
+    fleet.writes_nothing(Fleet::applied);
 }

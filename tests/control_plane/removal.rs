@@ -6,6 +6,7 @@ mod returning;
 mod roles;
 mod staged;
 
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes};
@@ -323,37 +324,29 @@ fn a_repository_uninstalls_only_what_is_its_own() {
     fleet.writes_nothing(Fleet::applied);
 }
 
-#[test]
-fn parts_that_were_deleted_by_hand_are_no_obstacle() {
-    for (index, by_hand) in [
-        &["crd/gears.NAME.example.org"][..],
-        &["deployment/shop", "service/shop", "cm/settings", "sa/shop"],
-        &["crd/gears.NAME.example.org", "sa/shop", "service/shop"],
-        &["namespace/NAME"],
-        &[
-            "deployment/shop",
-            "namespace/NAME",
-            "crd/gears.NAME.example.org",
-        ],
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let environment: &'static str = format!("hand-{index}").leak();
-        let fleet = fleet(environment, &everything(environment));
-        fleet.applied();
-        for object in by_hand {
-            let object = object.replace("NAME", environment);
-            kubectl::admin(&["-n", environment, "delete", &object]);
-        }
-        let target = format!("{environment}/shop");
-        fleet
-            .run(&["uninstall", &target, "--yes"])
-            .ended_with(0)
-            .says("uninstalled");
-        assert!(!has_state(&fleet), "{by_hand:?}");
-        assert!(!fleet.exists(&["-n", environment, "deployment/shop"]));
+#[rstest]
+#[case("hand-0", &["crd/gears.NAME.example.org"])]
+#[case("hand-1", &["deployment/shop", "service/shop", "cm/settings", "sa/shop"])]
+#[case("hand-2", &["crd/gears.NAME.example.org", "sa/shop", "service/shop"])]
+#[case("hand-3", &["namespace/NAME"])]
+#[case("hand-4", &["deployment/shop", "namespace/NAME", "crd/gears.NAME.example.org"])]
+fn parts_that_were_deleted_by_hand_are_no_obstacle(
+    #[case] environment: &'static str,
+    #[case] by_hand: &[&str],
+) {
+    let fleet = fleet(environment, &everything(environment));
+    fleet.applied();
+    for object in by_hand {
+        let object = object.replace("NAME", environment);
+        kubectl::admin(&["-n", environment, "delete", &object]);
     }
+    let target = format!("{environment}/shop");
+    fleet
+        .run(&["uninstall", &target, "--yes"])
+        .ended_with(0)
+        .says("uninstalled");
+    assert!(!has_state(&fleet));
+    assert!(!fleet.exists(&["-n", environment, "deployment/shop"]));
 }
 
 #[test]
