@@ -101,9 +101,9 @@ pub(crate) struct PreviewArgs {
 
     /// Add the result of a rehearsal, from the output of `pleach rehearse -o json`
     ///
-    /// For text and markdown. The result is out of date if the effects on the
-    /// cluster differ from those of the rehearsal. Without --live, or if the
-    /// rehearsal used a dump, its revision must be the previewed one.
+    /// The result is out of date if the effects on the cluster differ from
+    /// those of the rehearsal. Without --live, or if the rehearsal used a dump,
+    /// its revision must be the previewed one.
     #[arg(long, value_name = "FILE", conflicts_with = "untrusted")]
     rehearsal: Vec<PathBuf>,
 
@@ -243,12 +243,6 @@ fn report(
 
 /// Reads the reports of rehearsals.
 fn rehearsals(args: &PreviewArgs) -> Result<Vec<Rehearsal>, CliError> {
-    let is_shown = args.is_public() || args.output == Output::Text;
-    if !args.rehearsal.is_empty() && !is_shown {
-        return Err(CliError::usage(
-            "--rehearsal needs the output text or markdown, or --comment",
-        ));
-    }
     let read = |path: &PathBuf| -> Result<Rehearsal, CliError> {
         let bytes = pleach_files::read_start(path, REPORT_BYTES + 1)?;
         Rehearsal::parse(&bytes).map_err(|error| unreadable(path, &error))
@@ -517,8 +511,12 @@ fn print(
             ui.print(&found.summary);
         }
         Output::Json => {
-            let document =
+            let mut document =
                 serde_json::to_value(found).map_err(|error| CliError::new(Kind::Failed, error))?;
+            if !rehearsals.is_empty() {
+                let results = rehearsals.iter().map(|it| it.lines(found));
+                document["rehearsals"] = results.collect();
+            }
             ui.print(format::json(&document));
         }
         Output::Markdown => {
@@ -532,8 +530,8 @@ fn print(
             ui.print(format::json(&document));
         }
         Output::Html => {
-            let text =
-                page(found, (&base, &head)).map_err(|error| CliError::new(Kind::Failed, error))?;
+            let text = page(found, (&base, &head), rehearsals)
+                .map_err(|error| CliError::new(Kind::Failed, error))?;
             ui.print(text.trim_end_matches('\n'));
         }
     }

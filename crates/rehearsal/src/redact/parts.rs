@@ -61,15 +61,15 @@ const DOUBTFUL: [&str; 8] = [
 /// Starts of values that are public: certificates, in PEM and in base64.
 const PUBLIC: [&str; 2] = ["-----BEGIN CERTIFICATE", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FUR"];
 
-/// Opinion of a key about its value.
+/// Sensitivity of a value, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Says {
-    Nothing,
+enum Sensitivity {
+    Unknown,
     Doubtful,
     Secret,
 }
 
-impl Says {
+impl Sensitivity {
     fn of(key: &str) -> Self {
         let key = key.to_lowercase();
         let has = |parts: &[&str]| parts.iter().any(|part| key.contains(part));
@@ -78,7 +78,7 @@ impl Says {
         } else if has(&DOUBTFUL) {
             Self::Doubtful
         } else {
-            Self::Nothing
+            Self::Unknown
         }
     }
 
@@ -86,7 +86,7 @@ impl Says {
         match self {
             Self::Secret => true,
             Self::Doubtful => !text.bytes().all(|byte| byte.is_ascii_alphabetic()),
-            Self::Nothing => is_random(text),
+            Self::Unknown => is_random(text),
         }
     }
 }
@@ -96,7 +96,7 @@ impl Says {
 pub(super) fn parts(key: &str, value: &str) -> BTreeSet<String> {
     let mut parts = Parts(BTreeSet::new());
     if value.len() <= LONGEST {
-        parts.scan(Says::of(key), value, DEPTH);
+        parts.scan(Sensitivity::of(key), value, DEPTH);
     }
     parts.0.remove(value.trim());
     parts.0
@@ -116,22 +116,23 @@ fn is_random(text: &str) -> bool {
 struct Parts(BTreeSet<String>);
 
 impl Parts {
-    fn add(&mut self, says: Says, text: &str) {
+    fn add(&mut self, sensitivity: Sensitivity, text: &str) {
         let text = text.trim();
         let is_public = PUBLIC.iter().any(|start| text.starts_with(start));
-        if text.len() >= SHORTEST && self.0.len() < MOST && !is_public && says.is_about(text) {
+        if text.len() >= SHORTEST && self.0.len() < MOST && !is_public && sensitivity.is_about(text)
+        {
             self.0.insert(text.to_owned());
         }
     }
 
     /// Adds a value with its key, and the parts of it.
-    fn leaf(&mut self, says: Says, text: &str, depth: u8) {
-        self.add(says, text);
-        self.scan(says, text, depth);
+    fn leaf(&mut self, sensitivity: Sensitivity, text: &str, depth: u8) {
+        self.add(sensitivity, text);
+        self.scan(sensitivity, text, depth);
     }
 
     /// Adds the parts of a text.
-    fn scan(&mut self, says: Says, text: &str, depth: u8) {
+    fn scan(&mut self, sensitivity: Sensitivity, text: &str, depth: u8) {
         let Some(depth) = depth.checked_sub(1) else {
             return;
         };
@@ -139,40 +140,40 @@ impl Parts {
         if text.len() < SHORTEST || self.0.len() >= MOST {
             return;
         }
-        if self.document(says, text, depth) {
+        if self.document(sensitivity, text, depth) {
             return;
         }
         if text.lines().nth(1).is_some() {
             for line in text.lines() {
-                self.account(says, line.trim());
+                self.account(sensitivity, line.trim());
                 // `secrets.ini` has public lines too.
-                self.line(Says::Nothing, line.trim(), depth);
+                self.line(Sensitivity::Unknown, line.trim(), depth);
             }
             return;
         }
-        self.account(says, text);
-        self.line(says, text, depth);
-        if says > Says::Nothing
+        self.account(sensitivity, text);
+        self.line(sensitivity, text, depth);
+        if sensitivity > Sensitivity::Unknown
             && let Ok(bytes) = STANDARD.decode(text)
             && let Ok(decoded) = String::from_utf8(bytes)
             && !decoded.contains(char::is_control)
         {
-            self.leaf(says, &decoded, depth);
+            self.leaf(sensitivity, &decoded, depth);
         }
     }
 
     /// Adds the parts of JSON or YAML. Returns whether the text is a map or a list. The key of a whole
     /// map says nothing about its parts: `secrets.yaml` has public ones too.
-    fn document(&mut self, says: Says, text: &str, depth: u8) -> bool {
+    fn document(&mut self, sensitivity: Sensitivity, text: &str, depth: u8) -> bool {
         if text.starts_with(['{', '['])
             && let Ok(value) = serde_json::from_str::<Value>(text)
         {
-            let says = if value.is_object() {
-                Says::Nothing
+            let sensitivity = if value.is_object() {
+                Sensitivity::Unknown
             } else {
-                says
+                sensitivity
             };
-            self.tree(says, &value, (depth, LEVELS));
+            self.tree(sensitivity, &value, (depth, LEVELS));
             return true;
         }
         if !text.contains(": ") && !text.contains(":\n") && !text.starts_with("- ") {
@@ -187,35 +188,43 @@ impl Parts {
         }
         for document in &documents {
             let is_map = document.value.is_object();
-            let says = if is_map { Says::Nothing } else { says };
-            self.tree(says, &document.value, (depth, LEVELS));
+            let sensitivity = if is_map {
+                Sensitivity::Unknown
+            } else {
+                sensitivity
+            };
+            self.tree(sensitivity, &document.value, (depth, LEVELS));
         }
         true
     }
 
-    fn tree(&mut self, says: Says, value: &Value, (depth, levels): (u8, u8)) {
+    fn tree(&mut self, sensitivity: Sensitivity, value: &Value, (depth, levels): (u8, u8)) {
         let Some(levels) = levels.checked_sub(1) else {
             return;
         };
         match value {
             Value::Object(map) => {
                 for (key, child) in map {
-                    self.tree(says.max(Says::of(key)), child, (depth, levels));
+                    self.tree(
+                        sensitivity.max(Sensitivity::of(key)),
+                        child,
+                        (depth, levels),
+                    );
                 }
             }
             Value::Array(items) => {
                 for item in items {
-                    self.tree(says, item, (depth, levels));
+                    self.tree(sensitivity, item, (depth, levels));
                 }
             }
-            Value::String(text) => self.leaf(says, text, depth),
-            Value::Number(number) => self.add(says, &number.to_string()),
+            Value::String(text) => self.leaf(sensitivity, text, depth),
+            Value::Number(number) => self.add(sensitivity, &number.to_string()),
             Value::Null | Value::Bool(_) => {}
         }
     }
 
     /// Adds the parts of a line: `KEY=value`, `a=b;c=d`, `a=b c=d`, URLs.
-    fn line(&mut self, says: Says, line: &str, depth: u8) {
+    fn line(&mut self, sensitivity: Sensitivity, line: &str, depth: u8) {
         if line.starts_with(['#', ';', '[']) || line.starts_with("-----") {
             return;
         }
@@ -232,14 +241,14 @@ impl Parts {
             .is_some_and(|(_, value)| value.trim_start().starts_with(['"', '\'']));
         if are_pairs && !is_quoted {
             for pair in &pairs {
-                self.pair(says, pair, depth);
+                self.pair(sensitivity, pair, depth);
             }
         } else {
-            self.pair(says, line, depth);
+            self.pair(sensitivity, line, depth);
         }
     }
 
-    fn pair(&mut self, says: Says, text: &str, depth: u8) {
+    fn pair(&mut self, sensitivity: Sensitivity, text: &str, depth: u8) {
         let text = text.trim();
         let text = text.strip_prefix("export ").unwrap_or(text);
         let Some((key, value)) = text.split_once(['=', ':']) else {
@@ -250,7 +259,7 @@ impl Parts {
         if key.is_empty() || !key.bytes().all(is_key) || value.starts_with("//") {
             return;
         }
-        let says = says.max(Says::of(key));
+        let sensitivity = sensitivity.max(Sensitivity::of(key));
         let value = value.trim();
         let quoted = ['"', '\''].iter().find_map(|quote| {
             let rest = value.strip_prefix(*quote)?;
@@ -258,11 +267,11 @@ impl Parts {
         });
         let value =
             quoted.unwrap_or_else(|| value.split_once(" #").map_or(value, |(value, _)| value));
-        self.leaf(says, value, depth);
+        self.leaf(sensitivity, value, depth);
     }
 
     /// Adds the password of an account: `user:password`, or `user:password@host` without a scheme.
-    fn account(&mut self, says: Says, line: &str) {
+    fn account(&mut self, sensitivity: Sensitivity, line: &str) {
         if line.contains(char::is_whitespace) || line.contains("://") {
             return;
         }
@@ -273,8 +282,8 @@ impl Parts {
             return;
         }
         match rest.rsplit_once('@') {
-            Some((password, _)) => self.add(Says::Secret, password),
-            None if says > Says::Nothing => self.add(Says::Secret, rest),
+            Some((password, _)) => self.add(Sensitivity::Secret, password),
+            None if sensitivity > Sensitivity::Unknown => self.add(Sensitivity::Secret, rest),
             None => {}
         }
     }
@@ -290,20 +299,20 @@ impl Parts {
             if let Some((user, _)) = authority.rsplit_once('@')
                 && let Some((_, password)) = user.split_once(':')
             {
-                self.encoded(Says::Secret, password);
+                self.encoded(Sensitivity::Secret, password);
             }
             let query = url.split_once('?').map_or("", |(_, query)| query);
             for (key, value) in query.split('&').filter_map(|it| it.split_once('=')) {
-                self.encoded(Says::of(key), value);
+                self.encoded(Sensitivity::of(key), value);
             }
         }
     }
 
     /// Adds a text of a URL, as it is and decoded.
-    fn encoded(&mut self, says: Says, text: &str) {
-        self.add(says, text);
+    fn encoded(&mut self, sensitivity: Sensitivity, text: &str) {
+        self.add(sensitivity, text);
         if let Some(decoded) = percent_decoded(text) {
-            self.add(says, &decoded);
+            self.add(sensitivity, &decoded);
         }
     }
 }

@@ -12,6 +12,7 @@ use pleach_report::labels::{meanwhile, versions};
 use pleach_report::preview::{
     EnvironmentPreview, Preview, ReleasePreview,
     next_steps::next_steps,
+    rehearsal::Rehearsal,
     words::{
         about, as_shown, binding, compared, in_cluster, lint, other_than, refused, subjects,
         unknown, without_effect,
@@ -29,7 +30,11 @@ const ALL: Budget = Budget {
 const UNFOLDED: usize = 12;
 
 /// Renders the page. `revisions` are display names.
-pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, RenderError> {
+pub(crate) fn page(
+    preview: &Preview,
+    revisions: (&str, &str),
+    rehearsals: &[Rehearsal],
+) -> Result<String, RenderError> {
     let mut budget = ALL;
     let environments: Vec<_> = preview
         .environments
@@ -77,6 +82,7 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
         is_live,
         has_rows,
         environments,
+        rehearsals => rehearsals.iter().map(|it| it.lines(preview)).collect::<Vec<_>>(),
         remarks => without_effect(preview),
         next_steps => steps(preview),
     };
