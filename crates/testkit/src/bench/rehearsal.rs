@@ -109,7 +109,7 @@ pub async fn measure(pleach: &Path, applications: usize) -> anyhow::Result<Measu
         command
     };
     write(0)?;
-    let applied = command(&["apply", "bench", "--yes", "--timeout", "5m"]).output()?;
+    let applied = command(&["apply", "bench", "--yes"]).output()?;
     ensure!(
         applied.status.success(),
         "{}{}",
