@@ -244,14 +244,8 @@ impl Lease {
             let attempted = Instant::now();
             match create(cluster, id, identity, terms).await {
                 Ok(live) if attempted.elapsed() < terms.renew => {
-                    patience.peers.forget(id);
                     return Ok(Self::acquired(
-                        cluster,
-                        id,
-                        &live,
-                        terms,
-                        patience.nodes,
-                        attempted,
+                        cluster, id, &live, terms, patience, attempted,
                     ));
                 }
                 // The attempt took so long that the Lease can already count as lost. Acquire it
@@ -287,14 +281,8 @@ impl Lease {
                     let attempted = Instant::now();
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => {
-                            patience.peers.forget(id);
                             return Ok(Self::acquired(
-                                cluster,
-                                id,
-                                &live,
-                                terms,
-                                patience.nodes,
-                                attempted,
+                                cluster, id, &live, terms, patience, attempted,
                             ));
                         }
                         // Another client was faster. Retry the first such race at once.
@@ -334,9 +322,10 @@ impl Lease {
         id: &ObjectId,
         live: &Value,
         terms: Terms,
-        nodes: &NodesInChange,
+        patience: Patience<'_>,
         renewed: Instant,
     ) -> Self {
+        patience.peers.forget(id);
         let identity = text(&live["spec"]["holderIdentity"]);
         let lost = CancellationToken::new();
         let (doubt, doubtful) = watch::channel(false);
@@ -348,7 +337,7 @@ impl Lease {
                 identity: identity.clone(),
                 version: text(&live["metadata"]["resourceVersion"]),
                 terms,
-                nodes: nodes.clone(),
+                nodes: patience.nodes.clone(),
             },
             renewed,
             (lost.clone(), doubt),

@@ -40,7 +40,7 @@ const NAMED: usize = 5;
 enum Treatment {
     /// They are changed.
     Change,
-    /// Those that fell behind the installed version are reported.
+    /// Nodes that fell behind the installed version are reported.
     Report,
     /// They are left alone: no stage is about them, or the installed version was
     /// reached by a rollback.
@@ -302,9 +302,9 @@ fn leave(ctx: &Ctx<'_>, draft: &mut Ordered, stage: &StageRule) {
 /// Nodes to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Those that are not done.
+    /// Nodes that are not done.
     Open,
-    /// Those in work of the release.
+    /// Nodes in work of the release.
     InWork,
 }
 

@@ -179,7 +179,7 @@ async fn visible(cluster: &Cluster, running: &Running) -> anyhow::Result<Target>
         cluster.patch(7, json!({"suspend": suspension})).await?;
         stream.next()?;
         times.push(begun.elapsed());
-        // What the controller writes about the change changes the page as well.
+        // The controller writes about the change, which changes the page again.
         sleep(IDLE / 5).await;
         stream.skip();
     }
