@@ -69,6 +69,7 @@ mod handover;
 mod leftover;
 mod model;
 mod namespace;
+mod node_batches;
 mod nodes;
 mod overlays;
 mod ownership;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Ctx;
 use super::model::{Desired, EdgeReason, Need, Op, Precondition, StepId};
-use super::nodes::{NodeStep, Pause, in_batches, named};
+use super::node_batches::{NodeStep, Pause, in_batches};
+use super::nodes::named;
 use super::phases::Bracketed;
 use super::shrink::after_everything;
 use crate::observe::ObservedNodes;

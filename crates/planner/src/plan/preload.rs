@@ -2,7 +2,8 @@
 
 use super::draft::Ctx;
 use super::model::{Desired, Op, Precondition};
-use super::nodes::{NodeStep, Pause, in_batches, named, read};
+use super::node_batches::{NodeStep, Pause, in_batches};
+use super::nodes::{named, read};
 use super::phases::Ordered;
 use pleach_formats::nodes::NodeState;
 use pleach_formats::preload::{IMAGE_VOLUMES, Images, PreloadRule, PreloadSource, Preloading};
