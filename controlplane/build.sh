@@ -100,28 +100,6 @@ if ! is_complete; then
   install
 fi
 
-# kwok has no stages of its own: nodes and pods do nothing without these.
-stages=()
-if is_pinned stage-fast.yaml; then
-  stages=("$target/stage-fast.yaml")
-else
-  kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
-  if [[ -z $kwok ]]; then # programs from the cache, but no module yet
-    go mod download sigs.k8s.io/kwok
-    kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
-  fi
-  for stage in node/fast/node-initialize node/heartbeat/node-heartbeat pod/fast/pod-{ready,complete,delete}; do
-    stages+=("$kwok/kustomize/stage/$stage.yaml")
-  done
-fi
-for stage in "${stages[@]}"; do
-  cat "$stage"
-  echo "---"
-done >"$new/kwok-stages.yaml"
-cat stages/pod-crash.yaml >>"$new/kwok-stages.yaml"
-cmp --silent "$new/kwok-stages.yaml" "$target/kwok-stages.yaml" ||
-  mv -- "$new/kwok-stages.yaml" "$target/kwok-stages.yaml"
-
 [[ ${1:-} == nodes ]] || exit 0
 
 if ! has kubelet k8s.io/kubernetes; then

@@ -17,11 +17,11 @@ esac
 command -v curl >/dev/null || exit 2
 
 # What is downloaded, and the module whose version its address contains.
-programs="kube-apiserver kube-controller-manager kube-scheduler kubectl etcd kwok stage-fast.yaml"
+programs="kube-apiserver kube-controller-manager kube-scheduler kubectl etcd kwok"
 module_of() { # PROGRAM
   case $1 in
     etcd) echo go.etcd.io/etcd/server/v3 ;;
-    kwok | stage-fast.yaml) echo sigs.k8s.io/kwok ;;
+    kwok) echo sigs.k8s.io/kwok ;;
     *) echo k8s.io/kubernetes ;;
   esac
 }
@@ -31,7 +31,7 @@ pin_of() { # PROGRAM
   local version
   version=$(awk -v module="$(module_of "$1")" '$1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod)
   awk -v program="$1" -v arch="$arch" -v version="/$version/" '
-    $2 == program && ($3 == arch || $3 == "any") && index($4, version) { print $1, $4; found = 1; exit }
+    $2 == program && $3 == arch && index($4, version) { print $1, $4; found = 1; exit }
     END { exit !found }' checksums
 }
 
@@ -42,12 +42,16 @@ done
 mkdir -p "$folder"
 file=$folder/.download
 trap 'rm -f -- "$file"' EXIT
+downloaded=
 for program in $programs; do
   read -r sum url < <(pin_of "$program")
   [[ -z ${CONTROLPLANE_URL:-} ]] || url=${CONTROLPLANE_URL%/}/${url#*://*/}
-  curl --fail --silent --show-error --location --connect-timeout 10 --speed-time 30 --speed-limit 1024 \
-    --output "$file" -- "$url" || exit 2
-  printf '%s  %s\n' "$sum" "$file" | sha256sum --check --status || {
+  # One archive can contain several programs.
+  [[ $url == "$downloaded" ]] ||
+    curl --fail --silent --show-error --location --connect-timeout 10 --speed-time 30 --speed-limit 1024 \
+      --output "$file" -- "$url" || exit 2
+  downloaded=$url
+  printf '%s  %s\n' "$sum" "$file" | "sha$((${#sum} * 4))sum" --check --status || {
     echo "controlplane: $url differs from its checksum in controlplane/checksums" >&2
     exit 1
   }
@@ -56,7 +60,7 @@ for program in $programs; do
   else
     mv -- "$file" "$folder/$program"
   fi
-  [[ $program == *.yaml ]] || chmod +x "$folder/$program"
+  chmod +x "$folder/$program"
   # The same checksum shows later that this is the pinned program.
   echo "$sum" >"$folder/$program.sha256"
 done

@@ -39,5 +39,4 @@ for arch in amd64 arm64; do
   url=https://github.com/kubernetes-sigs/kwok/releases/download/$kwok
   pin kwok "$arch" "$url/kwok-linux-$arch"
 done
-pin stage-fast.yaml any "https://github.com/kubernetes-sigs/kwok/releases/download/$kwok/stage-fast.yaml"
 mv -- "$new" checksums

@@ -34,6 +34,8 @@ mod override_controller;
 mod plan;
 mod plan_file;
 mod preview;
+#[cfg(feature = "rehearsal")]
+mod programs;
 mod promote;
 mod push;
 mod recover;

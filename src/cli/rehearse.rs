@@ -34,7 +34,7 @@ use self::stored::{
 use self::world::World;
 use super::dump::options;
 use super::error::{CliError, Kind};
-use super::sandbox::ProgramArgs;
+use super::programs::ProgramArgs;
 use super::session::{Planned, Session, Subject, agent};
 use super::{Context, Exit, Target, Ui, format};
 use pleach_cluster::{Cluster, Connection};
@@ -42,6 +42,15 @@ use pleach_engine::rehearse;
 
 /// Longest wait for the servers of aggregated APIs on the copy.
 const ANSWERING: Duration = Duration::from_secs(15);
+
+/// Programs that a rehearsal runs.
+const PROGRAMS: [&str; 5] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kwok",
+];
 
 /// Execute a plan on a copy of the cluster
 ///
@@ -104,17 +113,12 @@ enum RehearseOutput {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Result<Exit, CliError> {
-    let binaries = args.programs.binaries();
     // Before the cluster is read.
-    for name in [
-        "etcd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-        "kwok",
-    ] {
+    let binaries = args.programs.binaries(ui, ctx, &PROGRAMS).await?;
+    for name in PROGRAMS {
         binaries.find(name)?;
     }
+    let version = binaries.kubernetes().await?;
     let timeout = Duration::try_from(args.timeout).unwrap_or_default();
     let deadline = Instant::now() + timeout;
     let mut source = match &args.from_dump {
@@ -124,7 +128,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
             Err(exit) => return Ok(exit),
         },
     };
-    ensure_version(&source.copy.header.kubernetes)?;
+    ensure_version(&source.copy.header.kubernetes, &version)?;
     source.calls_webhooks = !args.no_webhooks && webhooks::can_be_called(&source.copy);
     let registrations = webhooks::registrations(&source.copy, &source.loaded);
     let user = (
@@ -258,7 +262,7 @@ fn blank(source: &Source, kubernetes: &str) -> Report {
             seconds: source.took.map(|took| took.as_secs_f64()),
             left_out: header.left_out.clone(),
         },
-        kubernetes: kubernetes.trim_start_matches('v').to_owned(),
+        kubernetes: kubernetes.to_owned(),
         plan: match &source.expected {
             Some(expected) => Agreement::Same {
                 effects: expected.digests.values().cloned().collect(),
@@ -271,6 +275,7 @@ fn blank(source: &Source, kubernetes: &str) -> Report {
         not_comparable: not_comparable(
             copy,
             &source.loaded,
+            kubernetes,
             source.calls_webhooks,
             source.expected.is_none(),
         ),
@@ -288,7 +293,7 @@ async fn rehearsed(
 ) -> Result<Report, CliError> {
     let (cluster, is_administrator) = connected(plane, &source.copy).await?;
     let kubernetes = cluster.server_version().await?;
-    let mut report = blank(&source, &kubernetes);
+    let mut report = blank(&source, kubernetes.trim_start_matches('v'));
     let Source {
         copy,
         loaded,

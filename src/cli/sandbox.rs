@@ -1,17 +1,25 @@
 //! `pleach sandbox`: a throwaway control plane for experiments.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pleach_throwaway::{
-    Binaries, ControlPlane, Network, Options, ThrowawayError, kubernetes_minor, kubernetes_version,
-};
+use pleach_throwaway::{ControlPlane, Network, Options};
 
-use super::error::{CliError, Kind};
+use super::error::CliError;
+use super::programs::ProgramArgs;
 use super::{Context, Exit, Ui};
 
 /// Interval at which the programs are checked.
 const CHECK: Duration = Duration::from_secs(1);
+
+/// All programs of a sandbox.
+const PROGRAMS: [&str; 6] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kwok",
+];
 
 /// Run a throwaway control plane for experiments
 ///
@@ -19,11 +27,11 @@ const CHECK: Duration = Duration::from_secs(1);
 /// manager, the scheduler and kwok, which simulates nodes and pods. Prints the
 /// path of a kubeconfig, and runs until Ctrl-C, which ends all programs and
 /// removes their files. It needs no cluster, no containers and no root.
-/// `make controlplane` installs the programs.
+/// `--fetch` downloads the programs, once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach sandbox                              two simulated nodes
+  pleach sandbox --fetch                      two simulated nodes; downloads missing programs
   pleach sandbox --nodes 0                    objects only: no pod starts
   pleach sandbox --control-plane ~/programs   etcd, kube-apiserver and kubectl of this folder
   pleach apply dev --kubeconfig FILE          in a second terminal, with the path that was printed")]
@@ -36,40 +44,15 @@ pub(crate) struct SandboxArgs {
     programs: ProgramArgs,
 }
 
-/// Location of the programs of a control plane.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ProgramArgs {
-    /// Folder with the programs; missing ones are searched in the cache of `make controlplane`
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "KUBEBUILDER_ASSETS",
-        hide_env_values = true
-    )]
-    control_plane: Option<PathBuf>,
-}
-
-impl ProgramArgs {
-    /// Returns the folders of the programs, in the order of the search.
-    pub(crate) fn binaries(&self) -> Binaries {
-        #[expect(clippy::disallowed_methods, reason = "settings are read here")]
-        let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Binaries::new(
-            self.control_plane.clone(),
-            path("XDG_CACHE_HOME"),
-            path("HOME"),
-        )
-    }
-}
-
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: SandboxArgs) -> Result<Exit, CliError> {
-    let binaries = args.programs.binaries();
+    let binaries = args.programs.binaries(ui, ctx, &PROGRAMS).await?;
+    binaries.find("etcd")?;
+    let version = binaries.kubernetes().await?;
     let has = |name| binaries.find(name).is_ok();
-    let has_kwok = has("kwok") && has("kwok-stages.yaml");
     let options = Options {
         controllers: has("kube-controller-manager"),
         scheduler: has("kube-scheduler"),
-        nodes: if has_kwok { args.nodes.into() } else { 0 },
+        nodes: if has("kwok") { args.nodes.into() } else { 0 },
         network: Network::Host,
         binaries,
     };
@@ -85,8 +68,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: SandboxArgs) -> Result
         ui.notice(line);
     }
     ui.notice(format_args!(
-        "Kubernetes {} with {nodes} simulated nodes, ready after {:.1} s",
-        kubernetes_version(),
+        "Kubernetes {version} with {nodes} simulated nodes, ready after {:.1} s",
         started.elapsed().as_secs_f64(),
     ));
     ui.print(format_args!(
@@ -121,31 +103,9 @@ fn missing(options: &Options, nodes: u16) -> Vec<&'static str> {
         ),
         (
             options.nodes >= usize::from(nodes),
-            "kwok or kwok-stages.yaml was not found: there are no nodes",
+            "kwok was not found: there are no nodes",
         ),
     ];
     let missing = effects.into_iter().filter(|(is_there, _)| !is_there);
     missing.map(|(_, line)| line).collect()
-}
-
-impl From<ThrowawayError> for CliError {
-    fn from(error: ThrowawayError) -> Self {
-        match error {
-            ThrowawayError::FindBinary { name, folders } => {
-                let folders: Vec<String> = folders
-                    .iter()
-                    .map(|folder| folder.display().to_string())
-                    .collect();
-                let message = format!(
-                    "no control plane for Kubernetes {}: {name} was not found in {}",
-                    kubernetes_minor(),
-                    folders.join(", ")
-                );
-                Self::new(Kind::Cluster, message).hint(
-                    "run `make controlplane` in the sources of pleach, or name a folder with --control-plane",
-                )
-            }
-            error => Self::new(Kind::Failed, error),
-        }
-    }
 }

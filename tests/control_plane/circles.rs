@@ -185,7 +185,8 @@ fn what_waits_for_its_consumer_holds_up_nothing_in_any_order_of_the_files(
         .collect();
     let fleet = Fleet::on(nodes(), environment, &release, &files);
     let definition = fleet.file("tokens.yaml", TOKENS);
-    fleet.kubectl(&["apply", "-f", &definition]);
+    // The cases share it, at the same time.
+    fleet.kubectl(&["apply", "--server-side", "-f", &definition]);
     let is_over = AtomicBool::new(false);
     let others = Others { fleet: &fleet };
     std::thread::scope(|scope| {

@@ -10,14 +10,13 @@ use std::process::{Command, Output};
 
 use sha2::{Digest as _, Sha256};
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 6] = [
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
     "kubectl",
     "etcd",
     "kwok",
-    "stage-fast.yaml",
 ];
 /// Content of every file of the server.
 const CONTENT: &str = "#!/bin/sh\n";
@@ -33,8 +32,8 @@ impl Machine {
         let folder = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
         let target = folder.path().join("controlplane");
-        fs::create_dir_all(target.join("stages")).unwrap();
-        for name in ["build.sh", "download.sh", "go.mod", "stages/pod-crash.yaml"] {
+        fs::create_dir_all(&target).unwrap();
+        for name in ["build.sh", "download.sh", "go.mod"] {
             fs::copy(source.join(name), target.join(name)).unwrap();
         }
         let modules = fs::read_to_string(source.join("go.mod")).unwrap();
@@ -52,7 +51,7 @@ impl Machine {
         for program in PROGRAMS {
             let version = version(match program {
                 "etcd" => "go.etcd.io/etcd/server/v3",
-                "kwok" | "stage-fast.yaml" => "sigs.k8s.io/kwok",
+                "kwok" => "sigs.k8s.io/kwok",
                 _ => "k8s.io/kubernetes",
             });
             for arch in ["amd64", "arm64"] {
@@ -136,8 +135,6 @@ fn pinned_programs_are_downloaded_once() {
     for program in PROGRAMS {
         assert_eq!(fs::read_to_string(programs.join(program)).unwrap(), CONTENT);
     }
-    let stages = fs::read_to_string(programs.join("kwok-stages.yaml")).unwrap();
-    assert!(stages.starts_with(CONTENT) && stages.contains("name: pod-crash"));
     // Neither Go nor a server is needed again.
     let second = machine.build("http://127.0.0.1:1");
     assert!(second.status.success(), "{}", stderr(&second));

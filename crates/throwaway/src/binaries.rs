@@ -2,15 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ThrowawayError;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::fetch::{self, FetchError, Progress};
+use crate::{ThrowawayError, pins};
 
 /// Go module that pins the versions of the programs; `make controlplane` builds it.
 const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
 
-/// kwok stages that define the behavior of nodes and pods; created by `make controlplane`.
-pub(super) const KWOK_STAGES: &str = "kwok-stages.yaml";
+/// Longest time until a program prints its version.
+const PRINTING: Duration = Duration::from_secs(10);
 
-/// Returns the Kubernetes version of the control plane, without a leading `v`.
+/// Returns the Kubernetes version that `make controlplane` builds, without a leading `v`.
 pub fn kubernetes_version() -> &'static str {
     GO_MOD
         .lines()
@@ -19,7 +23,7 @@ pub fn kubernetes_version() -> &'static str {
         .unwrap_or_default()
 }
 
-/// Returns the minor version of the control plane, such as `1.36`.
+/// Returns the minor version that `make controlplane` builds, such as `1.36`.
 pub fn kubernetes_minor() -> &'static str {
     let version = kubernetes_version();
     version.rsplit_once('.').map_or(version, |(minor, _)| minor)
@@ -29,14 +33,16 @@ pub fn kubernetes_minor() -> &'static str {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binaries {
     folders: Vec<PathBuf>,
+    /// Folder of downloaded programs, also the last one of the search.
+    downloads: Option<PathBuf>,
 }
 
 impl Binaries {
     /// Creates the search path from the values of environment variables.
     ///
     /// `KUBEBUILDER_ASSETS` names a folder that is searched first. The cache of `make controlplane`
-    /// is below `XDG_CACHE_HOME`, or below `HOME`. The caller reads the variables; empty values
-    /// count as unset.
+    /// and of downloads is below `XDG_CACHE_HOME`, or below `HOME`. The caller reads the variables;
+    /// empty values count as unset.
     ///
     /// ```
     /// use pleach_throwaway::Binaries;
@@ -51,14 +57,13 @@ impl Binaries {
     ) -> Self {
         let set = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         let cache = set(xdg_cache_home).or_else(|| set(home).map(|home| home.join(".cache")));
-        let cache = cache.map(|cache| {
-            cache
-                .join("pleach")
-                .join("controlplane")
-                .join(kubernetes_version())
-        });
+        let cache = cache.map(|cache| cache.join("pleach").join("controlplane"));
+        let built = cache.as_ref().map(|it| it.join(kubernetes_version()));
+        let downloads = cache.map(|cache| cache.join(pins::version()));
+        let folders = set(kubebuilder_assets).into_iter().chain(built);
         Self {
-            folders: set(kubebuilder_assets).into_iter().chain(cache).collect(),
+            folders: folders.chain(downloads.clone()).collect(),
+            downloads,
         }
     }
 
@@ -67,6 +72,42 @@ impl Binaries {
     pub fn first(mut self, folder: PathBuf) -> Self {
         self.folders.insert(0, folder);
         self
+    }
+
+    /// Downloads the official programs, as far as they are not there. A mirror replaces scheme and
+    /// host of all addresses; the checksums stay.
+    pub async fn fetch(
+        &self,
+        mirror: Option<&str>,
+        progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<(), FetchError> {
+        let pins = pins::pins(std::env::consts::ARCH);
+        if pins.is_empty() {
+            return Err(FetchError::Architecture(std::env::consts::ARCH));
+        }
+        let folder = self.downloads.as_deref().ok_or(FetchError::NoCache)?;
+        fetch::fetch(&pins, folder, mirror, progress).await
+    }
+
+    /// Returns the version of Kubernetes of the API server's program, without a leading `v`.
+    pub async fn kubernetes(&self) -> Result<String, ThrowawayError> {
+        let path = self.find("kube-apiserver")?;
+        let name = "kube-apiserver --version";
+        let mut command = tokio::process::Command::new(path);
+        command
+            .arg("--version")
+            .env_clear()
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(PRINTING, command.output()).await;
+        let output = output.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let output = output.and_then(|it| it).map_err(|source| {
+            let name = name.to_owned();
+            ThrowawayError::StartProcess { name, source }
+        })?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.trim().strip_prefix("Kubernetes v").map(str::to_owned);
+        version.ok_or_else(|| ThrowawayError::Version(text.chars().take(100).collect()))
     }
 
     /// Finds a program or file by name.
@@ -134,7 +175,12 @@ mod tests {
     #[test]
     fn empty_variables_count_as_unset() {
         let binaries = Binaries::new(Some("".into()), Some("".into()), Some("/h".into()));
-        assert_eq!(binaries.folders.len(), 1);
-        assert!(binaries.folders[0].starts_with("/h/.cache"));
+        assert_eq!(binaries.folders.len(), 2);
+        assert!(
+            binaries
+                .folders
+                .iter()
+                .all(|it| it.starts_with("/h/.cache"))
+        );
     }
 }

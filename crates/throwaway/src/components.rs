@@ -37,6 +37,9 @@ pub(super) const EGRESS: &str = "egress.json";
 /// folder.
 pub(super) const ANSWERS_CA: &str = "answers.crt";
 
+/// File with kwok's stages, relative to the folder.
+pub(super) const STAGES: &str = "stages.yaml";
+
 /// Returns the configuration of the proxy to pods, and to webhooks outside of the cluster.
 pub(super) fn egress(socket: &Path) -> String {
     let selection = |name: &str| {
@@ -192,12 +195,11 @@ pub(super) fn kube_scheduler(path: &Path, folder: &Path) -> Command {
     command
 }
 
-pub(super) fn kwok(path: &Path, folder: &Path, stages: &Path) -> Command {
+pub(super) fn kwok(path: &Path, folder: &Path) -> Command {
     let mut command = program(path, folder);
     command
         .args(["--kubeconfig=admin.kubeconfig", "--manage-all-nodes"])
-        .arg("--config")
-        .arg(stages)
+        .arg(format!("--config={STAGES}"))
         .arg(format!("--cidr={POD_RANGE}"))
         .arg(format!("--node-ip={NODE_ADDRESS}"));
     command

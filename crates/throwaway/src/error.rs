@@ -13,21 +13,15 @@ pub enum ThrowawayError {
         /// Searched folders, in order.
         folders: Vec<PathBuf>,
     },
+    /// The API server's program printed something else than its version.
+    #[error("`kube-apiserver --version` printed no version: {0}")]
+    Version(String),
     /// The folder of the control plane could not be made.
     #[error("failed to create a temporary folder")]
     CreateFolder(#[source] io::Error),
     /// A file of the control plane could not be written.
     #[error("failed to write {}", path.display())]
     WriteFile {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: io::Error,
-    },
-    /// A file of the programs could not be read.
-    #[error("failed to read {}", path.display())]
-    ReadFile {
         /// Path of the file.
         path: PathBuf,
         /// Cause.

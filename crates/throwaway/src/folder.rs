@@ -14,7 +14,6 @@ use std::{
     os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
-    time::Duration,
 };
 
 use crate::ThrowawayError;
@@ -36,9 +35,6 @@ done
 
 /// File that the owner of a folder locks.
 const OWNER: &str = "owner";
-
-/// Annotation of pods that tests crash.
-const TEST_STAGES: &str = "testkit.pleach.dev/";
 
 /// Maximum size of a log excerpt in an error, in bytes.
 const TAIL: usize = 2000;
@@ -89,31 +85,6 @@ impl Folder {
             Ok(()) => Ok(path),
             Err(source) => Err(ThrowawayError::WriteFile { path, source }),
         }
-    }
-
-    /// Writes kwok's stages for a copy: pods become ready after a delay, and stages of tests, which
-    /// crash pods with an annotation, are left out.
-    pub(super) fn copy_stages(
-        &self,
-        stages: &Path,
-        delay: Duration,
-    ) -> Result<PathBuf, ThrowawayError> {
-        let text = fs::read_to_string(stages).map_err(|source| ThrowawayError::ReadFile {
-            path: stages.to_owned(),
-            source,
-        })?;
-        let stages = text.split("\n---\n");
-        let stages: Vec<&str> = stages.filter(|it| !it.contains(TEST_STAGES)).collect();
-        let mut text = stages.join("\n---\n");
-        if !delay.is_zero() {
-            let start = "  name: pod-ready\nspec:\n";
-            let delay = format!(
-                "  delay:\n    durationMilliseconds: {}\n",
-                delay.as_millis()
-            );
-            text = text.replacen(start, &format!("{start}{delay}"), 1);
-        }
-        self.write("copy-stages.yaml", &text)
     }
 
     /// Opens the log of a program for appending.

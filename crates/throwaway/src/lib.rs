@@ -27,12 +27,15 @@ mod certificates;
 mod components;
 mod error;
 pub mod etcd;
+mod fetch;
 mod folder;
 pub mod isolate;
 mod kubeconfig;
 pub mod nodes;
+mod pins;
 mod processes;
 mod ready;
+mod stages;
 
 use std::{
     collections::BTreeMap,
@@ -52,6 +55,7 @@ pub use self::{
     answers::Webhook,
     binaries::{Binaries, kubernetes_minor, kubernetes_version},
     error::ThrowawayError,
+    fetch::{FetchError, Progress},
 };
 
 use self::{
@@ -422,12 +426,10 @@ impl Stored {
             self.run("kube-scheduler", components::kube_scheduler(program, path))?;
         }
         let nodes = self.options.nodes;
-        if let Some((program, stages)) = &self.programs.kwok {
-            let stages = match &self.copy {
-                Some(copy) => &self.folder.copy_stages(stages, copy.pod_delay)?,
-                None => stages,
-            };
-            self.run("kwok", components::kwok(program, path, stages))?;
+        if let Some(program) = &self.programs.kwok {
+            let stages = stages::stages(self.copy.as_ref().map(|copy| copy.pod_delay));
+            self.folder.write(components::STAGES, &stages)?;
+            self.run("kwok", components::kwok(program, path))?;
             ready::create_nodes(&client, nodes).await?;
         }
         if let Some(programs) = &self.programs.nodes {
@@ -491,7 +493,7 @@ struct Programs {
     kubectl: PathBuf,
     kube_controller_manager: Option<PathBuf>,
     kube_scheduler: Option<PathBuf>,
-    kwok: Option<(PathBuf, PathBuf)>,
+    kwok: Option<PathBuf>,
     nodes: Option<nodes::Programs>,
 }
 
@@ -507,7 +509,7 @@ impl Programs {
             kubectl: find("kubectl")?,
             kube_controller_manager: find_if(options.controllers, "kube-controller-manager")?,
             kube_scheduler: find_if(options.scheduler, "kube-scheduler")?,
-            kwok: find_if(has_kwok, "kwok")?.zip(find_if(has_kwok, binaries::KWOK_STAGES)?),
+            kwok: find_if(has_kwok, "kwok")?,
             nodes: has_real_nodes
                 .then(|| nodes::Programs::find(&options.binaries))
                 .transpose()?,

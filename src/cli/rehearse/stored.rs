@@ -8,7 +8,6 @@ use pleach_rehearsal::dump::{Copy, LeftOut};
 use pleach_rehearsal::report::NotComparable;
 use pleach_rehearsal::storage;
 use pleach_throwaway::etcd::Entry;
-use pleach_throwaway::kubernetes_version;
 use serde_json::Value;
 
 use super::webhooks;
@@ -140,11 +139,12 @@ pub(super) fn answering_api(object: &Value) -> Option<ApiVersion> {
     (is_aggregated && is_available).then(|| ApiVersion::parse(&group_version))
 }
 
-/// Returns the facts of a copy that a rehearsal cannot answer. `are_called` is whether the API server
-/// calls webhooks.
+/// Returns the facts of a copy that a rehearsal cannot answer. `programs` is the version of its API
+/// server, and `are_called` whether that calls webhooks.
 pub(super) fn not_comparable(
     copy: &Copy,
     loaded: &Loaded,
+    programs: &str,
     are_called: bool,
     is_dump: bool,
 ) -> Vec<NotComparable> {
@@ -186,12 +186,11 @@ pub(super) fn not_comparable(
             );
         }
     }
-    if distance(&copy.header.kubernetes, kubernetes_version()) == Some(1) {
-        let version = kubernetes_version();
+    if distance(&copy.header.kubernetes, programs) == Some(1) {
         add(
             "version",
             format!(
-                "rehearsed on Kubernetes {version}, the cluster has {}",
+                "rehearsed on Kubernetes {programs}, the cluster has {}",
                 copy.header.kubernetes
             ),
         );
