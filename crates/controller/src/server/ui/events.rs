@@ -17,7 +17,7 @@ use pleach_page::pages::{self, Page, Request};
 use pleach_page::viewer::Viewer;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Ui;
 use crate::server::metrics::EventStream;
@@ -48,6 +48,8 @@ struct Follower {
     viewer: Viewer,
     /// The digest of the last event.
     sent: Option<String>,
+    /// Time of the next event at the earliest.
+    earliest: Instant,
     end: Instant,
     _permit: OwnedSemaphorePermit,
     _counted: EventStream,
@@ -79,6 +81,7 @@ pub(super) async fn follow(
         page,
         viewer,
         sent: None,
+        earliest: Instant::now(),
         end: Instant::now() + age,
         _permit: permit,
         _counted: ui.metrics.ui_event_stream(),
@@ -97,11 +100,12 @@ fn events(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
                 let data = serde_json::json!({"fragment": "main", "digest": digest});
                 let event = Event::default().event("change").data(data.to_string());
                 follower.sent = Some(digest);
+                follower.earliest = Instant::now() + PAUSE;
                 return Some((Ok(event), follower));
             }
             let changed = timeout_at(follower.end, follower.board.changed());
             changed.await.ok()?.ok()?;
-            sleep(PAUSE).await;
+            sleep_until(follower.earliest).await;
         }
     })
 }
