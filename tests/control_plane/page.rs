@@ -12,14 +12,14 @@ const RELEASE: &str = "release.pleach.dev/loop-page.web";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// The page of a controller.
-struct Page {
-    address: String,
+pub(crate) struct Page {
+    pub(crate) address: String,
 }
 
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
@@ -32,7 +32,7 @@ impl Answer {
 }
 
 impl Page {
-    fn ask(&self, line: &str, cookie: &str, form: &str) -> Answer {
+    pub(crate) fn ask(&self, line: &str, cookie: &str, form: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let limit = Some(Duration::from_secs(30));
         stream.set_read_timeout(limit).unwrap();

@@ -1,6 +1,8 @@
 //! Controller replicas share environments and take over from each other.
 
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use pleach_testkit::git_server::GitServer;
 
 use crate::fleet::{Fleet, Requests, object_writes};
 use crate::loop_run::{Loop, fleet};
+use crate::page::Page;
 use crate::samples::deployment;
 use crate::shared;
 
@@ -204,6 +207,65 @@ fn a_replica_that_is_killed_in_the_middle_of_a_run_is_followed_within_15_seconds
     fleet.push_value("first", "second");
     fleet.until_value("second");
     assert!(killed.elapsed() < FOLLOWED, "{:?}", killed.elapsed());
+    drop(leader);
+    other.stopped();
+}
+
+/// A reader of one replica needs not know which one reconciles a release.
+#[test]
+fn a_page_shows_releases_of_other_replicas_and_follows_when_they_are_killed() {
+    let fleet = fleet("replica-page", "{interval: 1s}");
+    let text = fleet.configuration_text(fleet.repo.path().to_str().unwrap(), "");
+    let text = text + "ui: {listen: '127.0.0.1:0', auth: none}\n";
+    let config = fleet.file("replicas.yaml", &text);
+    let start = || {
+        let mut replica = fleet.runs_with(&["--config", &config, "--share-in", "replica-page"]);
+        let address = replica.running.until_prints("page: http://");
+        (replica, address)
+    };
+    let ((one, page_one), (two, page_two)) = (start(), start());
+    fleet.until_there(&[&one, &two]);
+    fleet.until_value("first");
+    let is_first = fleet.until("a leader", |_| {
+        let leads = (one.leads("replica-page"), two.leads("replica-page"));
+        (leads.0 != leads.1).then_some(leads.0)
+    });
+    let (leader, other, address) = if is_first {
+        (one, two, page_two)
+    } else {
+        (two, one, page_one)
+    };
+    let page = Page { address };
+    let body = || page.ask("GET /releases/replica-page/web", "", "").body;
+    let elsewhere = "Another replica reconciles this environment:</strong> <span>pleach-replica-";
+    let is_shown = |body: &str| body.contains("in sync") && body.contains("Installed");
+    fleet.until("the release on the other page", |_| {
+        let body = body();
+        (body.contains(elsewhere) && is_shown(&body)).then_some(())
+    });
+    let overview = page.ask("GET /", "", "").body;
+    assert!(
+        overview.contains("/releases/replica-page/web"),
+        "{overview}"
+    );
+
+    let mut stream = TcpStream::connect(&page.address).unwrap();
+    let scope = "GET /events?scope=/releases/replica-page/web HTTP/1.1\r\nhost: page\r\n\r\n";
+    let request = scope.replace("page\r\n", &format!("{}\r\n", page.address));
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(FOLLOWED)).unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let mut until_event = || {
+        let mut lines = lines.by_ref().map(Result::unwrap);
+        assert!(lines.any(|line| line == "event: change"));
+    };
+    until_event(); // at once
+    leader.running.signal("KILL");
+    until_event();
+    fleet.until("the release on its own page", |_| {
+        let body = body();
+        (!body.contains(elsewhere) && is_shown(&body)).then_some(())
+    });
     drop(leader);
     other.stopped();
 }

@@ -105,6 +105,10 @@ impl BoardWriter {
                     took_ms: took.as_millis().try_into().unwrap_or(u64::MAX),
                 },
             ),
+            Event::Recorded {
+                environments,
+                releases,
+            } => board.recorded(environments, releases),
             Event::OwnerChanged { .. }
             | Event::ReconcileStarted { .. }
             | Event::QueueChanged { .. }

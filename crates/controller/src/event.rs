@@ -9,6 +9,7 @@ use pleach_page::facts::ReleaseFacts;
 use pleach_planner::plan::Action;
 use pleach_reconciler::config::StateChange;
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_state::inventory::ReleaseSummary;
 use tokio::sync::mpsc;
 
 use super::pull_requests::Previewed;
@@ -49,6 +50,13 @@ pub enum ControllerEvent {
         environment: String,
         /// Whether it is the leader.
         leads: bool,
+    },
+    /// Releases of a cluster, among them those of environments that other replicas lead.
+    Recorded {
+        /// These environments, with the names of their leaders.
+        environments: BTreeMap<String, String>,
+        /// The releases.
+        releases: Arc<[ReleaseSummary]>,
     },
     /// Another replica syncs an environment on a cluster now, or none does.
     OwnerChanged {
@@ -254,6 +262,7 @@ impl ControllerEvent {
             | Self::SourceUnreachable { .. }
             | Self::ReplicasChanged { .. }
             | Self::LeadershipChanged { .. }
+            | Self::Recorded { .. }
             | Self::OwnerChanged { .. }
             | Self::EnvironmentLoaded { .. }
             | Self::EnvironmentStalled { .. }

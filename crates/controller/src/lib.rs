@@ -33,6 +33,7 @@ mod known_environments;
 mod kubernetes_events;
 pub mod liveness;
 mod loader;
+mod observed;
 mod plan_facts;
 mod pull_requests;
 mod recorded_sources;

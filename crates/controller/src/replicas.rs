@@ -105,6 +105,17 @@ impl Leadership {
         }
     }
 
+    /// Returns the name of the other replica that leads an environment.
+    pub(super) fn other_leader(&self, key: &EnvironmentKey) -> Option<&str> {
+        match self {
+            Self::All | Self::Nothing => None,
+            Self::Shared { own, replicas } => {
+                let leader = leader(replicas, &format!("{}\n", key.environment));
+                leader.filter(|leader| *leader != own).map(String::as_str)
+            }
+        }
+    }
+
     /// Returns whether this replica previews the pull requests of a repository.
     pub(super) fn leads_previews(&self, repository: &str) -> bool {
         match self {

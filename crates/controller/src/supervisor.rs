@@ -12,6 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::assignment::{Assigned, AssignedCommit};
 use super::backoff::FetchSchedule;
 use super::environment::EnvironmentTask;
+use super::observed::{Leaders, Observers};
 use super::recorded_sources::{Lookup, RecordedSources};
 use super::replicas::Leadership;
 use super::source::SourceState;
@@ -32,6 +33,8 @@ pub(super) struct Supervisor<'a> {
     owned: BTreeSet<EnvironmentKey>,
     /// Recorded source branches of contested environments.
     recorded_sources: RecordedSources,
+    /// Releases of other replicas. `None` without a web page.
+    observers: Option<Observers>,
 }
 
 /// An environment whose leader is this replica.
@@ -48,7 +51,9 @@ impl<'a> Supervisor<'a> {
         fetch_schedules: Vec<FetchSchedule>,
         shared: Shared,
     ) -> Self {
+        let has_page = shared.events.has_facts;
         Self {
+            observers: has_page.then(|| Observers::new(shared.events.clone())),
             repositories,
             fetch_schedules,
             shared,
@@ -163,6 +168,34 @@ impl<'a> Supervisor<'a> {
             }
         }
         self.report_owners(&assignments);
+        self.observe_others(&assignments, leadership, tasks);
+    }
+
+    /// Observes the releases of environments that other replicas lead.
+    fn observe_others(
+        &mut self,
+        assignments: &BTreeMap<EnvironmentKey, BranchAssignment>,
+        leadership: &Leadership,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let Some(observers) = &mut self.observers else {
+            return;
+        };
+        let mut wanted = BTreeMap::<_, Leaders>::new();
+        for (key, assignment) in assignments {
+            if let BranchAssignment::One(candidate) = assignment
+                && let Some(leader) = leadership.other_leader(key)
+            {
+                let policy = (candidate.repository, candidate.source_policy);
+                let leaders = wanted.entry(policy).or_default();
+                leaders.insert(key.environment.clone(), leader.to_owned());
+            }
+        }
+        let repositories = self.repositories;
+        let policy = |(repository, policy): (usize, usize)| {
+            Arc::clone(&repositories[repository].source_policies[policy])
+        };
+        observers.observe(wanted, policy, tasks);
     }
 
     /// Reports which environments this replica syncs, if that changed.

@@ -4,6 +4,7 @@
 //! One writer applies events to the board; pages read a copy. The board has no secret value: texts
 //! come from findings, messages and masked differences.
 
+mod recorded;
 mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::viewer::{Verb, Viewer};
 /// Number of retained outlines of a release.
 const EARLIER: usize = 3;
 
+pub use self::recorded::Recorded;
 pub use self::updates::LoadedEnvironment;
 
 /// State of all environments.
@@ -60,6 +62,8 @@ pub struct Environment {
     pub revision: Option<String>,
     /// Whether this replica reconciles it.
     pub led: bool,
+    /// Name of the other replica that reconciles it.
+    pub leader: Option<String>,
     /// Reason why no newer commit is synced.
     pub stalled: Option<Stalled>,
     /// Failure of its cluster to answer.
@@ -114,6 +118,8 @@ pub struct Release {
     pub contended: usize,
     /// The present run, or the last one until the next plan.
     pub run: Option<Run>,
+    /// State from its object, if another replica reconciles it. Then nothing else is known.
+    pub recorded: Option<Arc<Recorded>>,
     changed: u64,
 }
 
@@ -294,6 +300,7 @@ impl Release {
             is_degraded: false,
             contended: 0,
             run: None,
+            recorded: None,
             changed: 0,
         }
     }
@@ -305,6 +312,9 @@ impl Release {
 
     /// Returns the state.
     pub fn state(&self) -> State {
+        if let Some(recorded) = &self.recorded {
+            return recorded.state;
+        }
         if self.running().is_some() {
             return State::Syncing;
         }
@@ -336,6 +346,9 @@ impl Release {
 
     /// Returns the reason of the state in one line; empty if there is none.
     pub fn reason(&self) -> String {
+        if let Some(recorded) = &self.recorded {
+            return recorded.reason.clone();
+        }
         if let Some(run) = self.running() {
             return self.progress(run);
         }
@@ -398,6 +411,10 @@ impl Release {
 
     /// Returns the version: the installed one, or the desired one of a new release.
     pub fn version(&self) -> Option<&str> {
+        if let Some(recorded) = &self.recorded {
+            let known = recorded.installed.as_ref().or(recorded.applying.as_ref());
+            return known.map(|(version, _)| &**version);
+        }
         let facts = self.facts.as_ref()?;
         let installed = facts
             .record

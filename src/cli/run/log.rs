@@ -190,6 +190,7 @@ fn log(event: &Event) {
         } => log_unreachable_source(repository, "forge", message),
         Event::ReplicasChanged { replicas } => log_replicas(*replicas),
         Event::StateChanged(_)
+        | Event::Recorded { .. }
         | Event::ReconcileStarted { .. }
         | Event::QueueChanged { .. }
         | Event::HealthChecked { .. }

@@ -211,10 +211,11 @@ fn known(board: watch::Receiver<Arc<Board>>) -> KnownReleases {
         let releases = releases.flat_map(|environment| environment.releases.values());
         let known = releases.map(|release| KnownRelease {
             name: release.name.clone(),
-            namespace: release
-                .facts
-                .as_ref()
-                .and_then(|facts| facts.store_namespace.clone()),
+            namespace: match (&release.facts, &release.recorded) {
+                (Some(facts), _) => facts.store_namespace.clone(),
+                (None, Some(recorded)) => recorded.namespace.clone(),
+                (None, None) => None,
+            },
         });
         known.collect()
     })

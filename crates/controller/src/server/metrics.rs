@@ -348,6 +348,7 @@ impl Metrics {
                 ..
             } => self.count_preview(repository, previewed.as_str()),
             Event::Applying { .. }
+            | Event::Recorded { .. }
             | Event::OwnerChanged { .. }
             | Event::ForgeUnreachable { .. }
             | Event::StateChanged(_) => {}

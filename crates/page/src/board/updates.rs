@@ -33,12 +33,12 @@ pub struct LoadedEnvironment<'a> {
 }
 
 impl Board {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.changes += 1;
         self.changes
     }
 
-    fn environment(&mut self, name: &str) -> &mut Environment {
+    pub(super) fn environment(&mut self, name: &str) -> &mut Environment {
         let changed = self.next();
         let environment = self.environments.entry(name.to_owned()).or_default();
         let environment = Arc::make_mut(environment);
@@ -79,7 +79,7 @@ impl Board {
     }
 
     /// Records that this replica starts or stops to reconcile an environment. Releases that another
-    /// replica reconciles are not on the board.
+    /// replica reconciles come from their objects, see [`Self::recorded`].
     pub fn set_leader(&mut self, environment: &str, leads: bool) {
         let environment = self.environment(environment);
         environment.led_clusters = if leads {
@@ -87,8 +87,9 @@ impl Board {
         } else {
             environment.led_clusters.saturating_sub(1)
         };
-        environment.led = environment.led_clusters > 0;
-        if !environment.led {
+        let was_led = std::mem::replace(&mut environment.led, environment.led_clusters > 0);
+        environment.leader = None;
+        if !environment.led || !was_led {
             environment.releases.clear();
             (environment.stalled, environment.unreachable) = (None, None);
         }

@@ -74,10 +74,10 @@ fn about(
             "not required"
         }
     });
-    let reconciled = if environment.led {
-        "this replica"
-    } else {
-        "another replica"
+    let reconciled = match &environment.leader {
+        _ if environment.led => "this replica",
+        Some(leader) => leader,
+        None => "another replica",
     };
     let replicas = board
         .replicas

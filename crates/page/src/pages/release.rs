@@ -10,7 +10,7 @@ use pleach_state::inventory::{NodePhase, NodeProgress, NodesReport};
 
 use super::hidden::Hidden;
 use super::{Content, Request, Tab, text};
-use crate::board::{Board, Environment, Release, Run, State, StepState};
+use crate::board::{Board, Environment, Recorded, Release, Run, State, StepState};
 use crate::facts::{self, HistoryRow, ReleaseFacts};
 use crate::viewer::{Verb, Viewer};
 
@@ -185,8 +185,12 @@ impl Page<'_> {
             }
             _ => None,
         });
-        let nodes = self.release.run.as_ref().map(|run| &*run.nodes);
-        let nodes = NodesReport::of(nodes.unwrap_or_default());
+        let recorded = self.release.recorded.as_ref();
+        let run = self.release.run.as_ref();
+        let nodes = recorded.map_or_else(
+            || NodesReport::of(run.map_or(&[], |run| &run.nodes)),
+            |recorded| recorded.nodes.clone(),
+        );
         let (all, changed) = nodes.totals();
         context! {
             waits => waits(self.release),
@@ -209,7 +213,9 @@ impl Page<'_> {
     /// Returns the names of the actions that the viewer is allowed to use now.
     fn actions(&self) -> Vec<&'static str> {
         let state = self.release.state();
+        let recorded = self.release.recorded.as_ref();
         let is_suspended = state == State::Suspended
+            || recorded.is_some_and(|recorded| recorded.is_suspended)
             || self.facts().is_some_and(|facts| facts.suspended.is_some());
         let verbs = Verb::ALL.into_iter().filter(|verb| match verb {
             Verb::Get => false,
@@ -225,6 +231,9 @@ impl Page<'_> {
     }
 
     fn about(&self) -> Vec<(&'static str, String)> {
+        if let Some(recorded) = &self.release.recorded {
+            return about_recorded(recorded);
+        }
         let facts = self.facts();
         let record = facts.and_then(|facts| facts.record.as_ref());
         let outcome = self.release.outcome.as_ref();
@@ -377,6 +386,32 @@ impl Page<'_> {
             recent => recent.collect::<Vec<_>>(),
         }
     }
+}
+
+/// Returns the facts of a release that another replica reconciles.
+fn about_recorded(recorded: &Recorded) -> Vec<(&'static str, String)> {
+    let attempt = |attempt: &Option<(String, String)>| {
+        let (version, revision) = attempt.as_ref()?;
+        let (version, revision) = (text::commit(version), text::commit(revision));
+        Some(format!("{version} from commit {revision}"))
+    };
+    let installed = attempt(&recorded.installed);
+    let since = recorded.since.map(|since| {
+        let since = since.strftime("%Y-%m-%d %H:%M:%S UTC");
+        since.to_string()
+    });
+    [
+        ("Bundle", recorded.bundle.clone()),
+        (
+            "Installed",
+            Some(installed.unwrap_or_else(|| "not installed".to_owned())),
+        ),
+        ("Being applied", attempt(&recorded.applying)),
+        ("Readiness since", since),
+    ]
+    .into_iter()
+    .filter_map(|(title, value)| Some((title, facts::text(&value?))))
+    .collect()
 }
 
 /// Returns class, symbol and text of a state of a step.

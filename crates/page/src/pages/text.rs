@@ -149,10 +149,17 @@ pub(super) fn notices(board: &Board, environment: &Environment, now: Timestamp) 
         ));
     }
     if !environment.led {
+        let leader = environment.leader.as_ref();
+        let text = match leader {
+            Some(leader) => format!(
+                "{leader}; states are those of the Releases, and plans and steps are on the page of that replica"
+            ),
+            None => "pleach status lists its releases".to_owned(),
+        };
         notices.push(notice(
             "warn",
             "Another replica reconciles this environment:",
-            "its releases are on the page of that replica, and pleach status lists them",
+            &text,
         ));
     }
     notices

@@ -18,7 +18,8 @@ use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Pla
 use pleach_planner::text_diff::{Note, ObjectDiff, hunks};
 use pleach_planner::view::ReleaseDiff;
 use pleach_reconciler::outcome::ReconcileOutcome;
-use pleach_state::inventory::{NodePhase, NodeProgress};
+use pleach_state::inventory::{NodePhase, NodeProgress, ReleaseSummary};
+use serde_json::json;
 
 pub(crate) const COMMIT: &str = "3c1f0aa2b1d4e5f60718293a4b5c6d7e8f901234";
 const BEFORE: &str = "9683080a2b1d4e5f60718293a4b5c6d7e8f90123";
@@ -422,6 +423,22 @@ fn nodes() -> Vec<NodeProgress> {
     ]
 }
 
+/// A release of another replica, with names and messages that are no markup.
+fn recorded() -> ReleaseSummary {
+    let attempt = |version: &str| json!({"version": version, "revision": BEFORE, "digest": Digest::of(b""), "at": at(-600)});
+    let object = json!({
+        "apiVersion": "pleach.dev/v1alpha1",
+        "kind": "Release",
+        "metadata": {"name": "elsewhere.web", "uid": "1", "resourceVersion": "1"},
+        "status": {
+            "record": {"format": 3, "repository": "fleet", "bundle": "web", "installed": attempt("v1<b>")},
+            "conditions": [{"type": "Ready", "status": "False", "reason": "Failed",
+                "message": "Deployment <web> was not ready", "lastTransitionTime": at(-600)}],
+        },
+    });
+    ReleaseSummary::read(&object).unwrap()
+}
+
 /// Adds an environment that is stalled, one whose cluster is unreachable, one of another replica,
 /// and one without releases.
 fn environments(board: &mut Board) {
@@ -439,5 +456,7 @@ fn environments(board: &mut Board) {
     board.answered("unreachable", at(-10), Some("connection refused"));
     load(board, "elsewhere", &["web"]);
     board.set_leader("elsewhere", false);
+    let leaders = BTreeMap::from([("elsewhere".to_owned(), "pleach-replica-7d9f-0".to_owned())]);
+    board.recorded(&leaders, &[recorded()]);
     load(board, "empty", &[]);
 }

@@ -23,6 +23,13 @@ fn the_overview_shows_every_state() {
 }
 
 #[test]
+fn a_release_of_another_replica_has_the_state_of_its_object() {
+    let address = "/releases/elsewhere/web";
+    let page = main_part(&every_state(), &Viewer::read_only(), address);
+    assert_snapshot!(page);
+}
+
+#[test]
 fn pages_of_environments() {
     let board = every_state();
     for environment in ["production", "stalled", "unreachable", "elsewhere", "empty"] {
