@@ -1,7 +1,7 @@
 //! Table of readiness rules for custom resources of widespread projects.
 //!
 //! Each file of `kinds/` contains the rows of one project, with cases that only
-//! tests read. A file is parsed on the first query for one of its groups, an
+//! tests read; the program contains the rows alone. A file is parsed on the first query for one of its groups, an
 //! expression is compiled on first use.
 
 mod projects;
@@ -31,7 +31,11 @@ struct Project {
     /// Groups of the rows; `*.example.org` matches every group with this
     /// suffix.
     groups: &'static [&'static str],
+    /// The file, with the cases.
+    #[cfg(test)]
     text: &'static str,
+    /// The file without the cases, from the build script.
+    rules: &'static str,
     rows: &'static OnceLock<Vec<Row>>,
 }
 
@@ -98,7 +102,7 @@ impl Project {
     fn rows(&self) -> &[Row] {
         // A test parses every file.
         self.rows
-            .get_or_init(|| read(self.text).unwrap_or_default())
+            .get_or_init(|| read(self.rules).unwrap_or_default())
     }
 }
 

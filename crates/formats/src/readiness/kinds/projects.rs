@@ -11,7 +11,9 @@ macro_rules! project {
             #[cfg(test)]
             name: $name,
             groups: &$groups,
+            #[cfg(test)]
             text: include_str!(concat!($name, ".yaml")),
+            rules: include_str!(concat!(env!("OUT_DIR"), "/kinds/", $name, ".yaml")),
             rows: &ROWS,
         }
     }};

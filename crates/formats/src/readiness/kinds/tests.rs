@@ -143,6 +143,7 @@ fn every_row_has_cases_and_no_kind_two_rows() {
             "{}: no project or documentation",
             project.name
         );
+        assert_eq!(project.rows().len(), file.kinds.len(), "{}", project.name);
         let groups: BTreeSet<&str> = file.kinds.iter().map(|row| row.group.as_str()).collect();
         let listed: BTreeSet<&str> = project.groups.iter().copied().collect();
         if groups != listed {
