@@ -6,6 +6,7 @@
 mod capacity;
 mod cleanup;
 mod drain;
+pub mod driver;
 mod job;
 mod mark;
 mod patch;
@@ -22,6 +23,7 @@ use pleach_model::cel::{Expression, Subject, Unevaluable};
 
 pub use capacity::{NodeCapacity, Resources, Shortage, Usage, shortage};
 pub use cleanup::{CleanupRule, FORMER_IMAGES, FormerImages};
+pub use driver::DriverRule;
 pub use drain::{Budget, DrainRule, NodePod, overlapping};
 pub use job::{NODE_UPGRADE, job_of};
 pub use mark::{MARK, Mark};
@@ -43,6 +45,8 @@ pub struct NodesRule {
     pub before: Vec<NodeAction>,
     /// Eviction of pods. `None`: pods stay.
     pub drain: Option<DrainRule>,
+    /// Controller that cordons and drains the nodes. `None`: pleach does.
+    pub driver: Option<DriverRule>,
     /// File of the Job that runs on the node.
     pub job: Option<String>,
     /// Actions after the node is uncordoned.
@@ -188,7 +192,7 @@ impl NodesRule {
         };
         let drain = self.drain.as_ref();
         let drain = drain.map(|drain| (drain.empty_dir, drain.unmanaged, drain.timeout));
-        json!({
+        let mut content = json!({
             "select": self.select,
             "first": self.first,
             "parallel": self.parallel,
@@ -198,17 +202,29 @@ impl NodesRule {
             "after": actions(&self.after),
             "pauseAfter": self.pause_after,
             "timeout": self.timeout,
-        })
+        });
+        if let Some(driver) = &self.driver {
+            content["driver"] = driver.content();
+        }
+        content
     }
 
     /// Describes the change of one node in one line.
     pub fn summary(&self) -> String {
         let mut parts: Vec<String> = self.before.iter().map(NodeAction::summary).collect();
-        parts.push("cordon".to_owned());
-        parts.extend(self.drain.as_ref().map(|_| "drain".to_owned()));
+        match &self.driver {
+            Some(_) => {
+                parts.extend(["acknowledge", "drain by its driver"].map(str::to_owned));
+            }
+            None => {
+                parts.push("cordon".to_owned());
+                parts.extend(self.drain.as_ref().map(|_| "drain".to_owned()));
+            }
+        }
         parts.extend(self.job.as_ref().map(|file| format!("Job of {file}")));
-        parts.push("uncordon".to_owned());
+        parts.extend(self.driver.is_none().then(|| "uncordon".to_owned()));
         parts.extend(self.after.iter().map(NodeAction::summary));
+        parts.extend(self.driver.as_ref().map(|_| "acknowledge".to_owned()));
         parts.join(", ")
     }
 }
@@ -276,6 +292,7 @@ mod tests {
             done: Expression::compile(done, &["node"]).unwrap(),
             before: Vec::new(),
             drain: None,
+            driver: None,
             job: None,
             after: Vec::new(),
             cleanup: None,

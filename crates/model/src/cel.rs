@@ -215,6 +215,17 @@ impl Expression {
         }
     }
 
+    /// Evaluates an expression that returns a text.
+    pub fn string(&self, subject: &Subject) -> Result<String, Unevaluable> {
+        match self.evaluate(subject)? {
+            Value::String(text) => Ok(String::clone(&text)),
+            other => Err(Unevaluable::Wrong(format!(
+                "expected string, got {}",
+                other.type_of()
+            ))),
+        }
+    }
+
     fn evaluate(&self, subject: &Subject) -> Result<Value, Unevaluable> {
         LEFT.with(|left| left.set(STEPS));
         stacker::maybe_grow(ENOUGH, STACK, || {

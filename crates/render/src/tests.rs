@@ -195,6 +195,7 @@ fn a_change_of_nodes_has_one_job() {
                 done: Expression::compile("node.x", &["node"]).unwrap(),
                 before: Vec::new(),
                 drain: None,
+                driver: None,
                 job: Some("test.yaml".to_owned()),
                 after: Vec::new(),
                 cleanup: None,

@@ -205,6 +205,7 @@ mod tests {
                 NodeAction::Patch(work()),
             ],
             drain: None,
+            driver: None,
             job: None,
             after: Vec::new(),
             cleanup: None,

@@ -26,6 +26,7 @@ fn rule(reverse: bool) -> NodesRule {
         done: Expression::compile("node.done", &["node"]).unwrap(),
         before: Vec::new(),
         drain: None,
+        driver: None,
         job: None,
         after: Vec::new(),
         cleanup: Some(CleanupRule {
