@@ -413,6 +413,7 @@ impl Run<'_> {
             stop: self.stop,
             windows: self.windows,
             nodes,
+            drivers: op::Drivers::default(),
             journal_writer,
             inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),

@@ -23,11 +23,11 @@ use pleach_model::cel::{Expression, Subject, Unevaluable};
 
 pub use capacity::{NodeCapacity, Resources, Shortage, Usage, shortage};
 pub use cleanup::{CleanupRule, FORMER_IMAGES, FormerImages};
-pub use driver::DriverRule;
 pub use drain::{Budget, DrainRule, NodePod, overlapping};
+pub use driver::DriverRule;
 pub use job::{NODE_UPGRADE, job_of};
 pub use mark::{MARK, Mark};
-pub use patch::MetadataPatch;
+pub use patch::{MetadataPatch, is_reserved};
 pub use taint::Taint;
 
 /// Change of nodes that a stage declares.

@@ -132,6 +132,11 @@ impl Allow {
             Op::CleanNode { job, .. } => std::slice::from_ref(job),
             _ => &[],
         });
+        let drivers = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::UpgradeNode { driver, .. } => driver.as_ref(),
+            _ => None,
+        });
+        let hooks = drivers.clone().map(|driver| &driver.hooks);
         let pods = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Preload { namespace, .. } => {
                 let namespace = namespace.as_deref()?;
@@ -140,7 +145,8 @@ impl Allow {
             _ => None,
         });
         let pods: BTreeSet<ObjectId> = pods.collect();
-        let mut refusals = self.refuse(desired.chain(written).chain(jobs).chain(&pods));
+        let mut refusals =
+            self.refuse(desired.chain(written).chain(jobs).chain(hooks).chain(&pods));
         // The source of a copy is read with the permissions of the controller.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),
@@ -150,6 +156,12 @@ impl Allow {
         refusals.extend(copied.into_iter().map(|from| {
             refusal("the controller is not allowed to copy from it for this environment")
                 .on(from.clone())
+        }));
+        let nodes = drivers.map(|driver| &driver.nodes);
+        let nodes: BTreeSet<&ObjectId> = nodes.filter(|nodes| !self.permits(nodes)).collect();
+        refusals.extend(nodes.into_iter().map(|nodes| {
+            refusal("the controller is not allowed to read it for this environment (`driver`)")
+                .on(nodes.clone())
         }));
         refusals
     }

@@ -100,9 +100,9 @@ pub use handover::is_copied;
 pub use leftover::{leaving_service, made_by_others, returned};
 pub(crate) use model::secrecy_of_kinds;
 pub use model::{
-    Action, BaseSecrets, Body, Change, Course, Desired, Digests, Edge, EdgeReason, Need, Op,
-    Outgoing, Overlay, Own, Plan, Policy, Precondition, PriorReleases, Stage, Step, StepId, Taken,
-    Terms, Until, is_protected_kind, is_refusal,
+    Action, BaseSecrets, Body, Change, Course, Desired, Digests, DriverObjects, Edge, EdgeReason,
+    Need, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, PriorReleases, Stage, Step,
+    StepId, Taken, Terms, Until, is_protected_kind, is_refusal,
 };
 pub use ownership::{is_foreign, owners_of, takes_ownership};
 pub use permissions::{Objects, Permission, Permissions, TemporaryGrant};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::brief;
 use crate::{
-    ApiError, Class, Cluster, ClusterError, ResourcePath,
+    ApiError, Class, Cluster, ClusterError, Depth, ResourcePath,
     classify::Verb,
     path::with_query,
     status::Status,
@@ -20,6 +20,9 @@ use crate::{
 /// Media type of an apply. JSON is valid YAML, and avoids plain scalars such as `n` that YAML reads
 /// as a boolean.
 const APPLY: &str = "application/apply-patch+yaml";
+/// Media type for the metadata of one object.
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// HTTP status of a write that created the object.
 const CREATED: u16 = 201;
 
@@ -107,6 +110,8 @@ pub struct PatchOptions<'a> {
     /// Full object with secret values that messages must not quote; the patch itself does not
     /// contain them. For kind Secret, quoted values are always masked.
     pub hides: Option<&'a Value>,
+    /// Part of the object in the answer.
+    pub answer: Depth,
 }
 
 impl<'a> PatchOptions<'a> {
@@ -117,6 +122,7 @@ impl<'a> PatchOptions<'a> {
             dry_run: false,
             subresource: None,
             hides: None,
+            answer: Depth::Full,
         }
     }
 }
@@ -251,6 +257,9 @@ impl Cluster {
         let mut about = About::object(id, options.hides.is_some());
         about.hides = options.hides;
         let mut call = Call::read(Verb::Patch, with_query(url, &query), about);
+        if options.answer == Depth::Metadata {
+            call.accept = METADATA;
+        }
         let body = Bytes::from(body.to_string());
         call.conditional = match change {
             Patch::Json(_) => true,

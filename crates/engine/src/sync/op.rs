@@ -33,6 +33,7 @@ use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
+pub(super) use self::node::Drivers;
 use super::events::{EventKind, Events};
 use super::journal_writer::JournalWriter;
 use super::paths::Paths;
@@ -68,6 +69,8 @@ pub(super) struct Operator<'a> {
     pub(super) windows: &'a Windows,
     /// Counter of the nodes in their change.
     pub(super) nodes: NodesInChange,
+    /// Hooks of the controllers that drain nodes.
+    pub(super) drivers: Drivers,
     pub(super) journal_writer: JournalWriter,
     pub(super) inventory: Mutex<Inventory>,
     /// Whether registrations of the deleted Services were searched.

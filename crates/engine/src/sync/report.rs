@@ -72,6 +72,18 @@ pub struct Failure {
     /// Whether it ends the waits of all other steps too (`failFast`).
     #[serde(skip)]
     pub ends_waits: bool,
+    /// Reason why the step changed nothing. Such a step did not fail.
+    #[serde(skip)]
+    pub not_begun: Option<NotBegun>,
+}
+
+/// Reason why a step that waited for its start changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotBegun {
+    /// A stop request ended the run.
+    Stopped,
+    /// Another step failed.
+    After(StepId),
 }
 
 /// Message of a step that a stop request ended.
@@ -95,6 +107,15 @@ impl Failure {
             message: message.into(),
             hint: None,
             ends_waits: false,
+            not_begun: None,
+        }
+    }
+
+    /// Creates the result of a step that did not begin.
+    pub(super) fn not_begun(why: NotBegun) -> Self {
+        Self {
+            not_begun: Some(why),
+            ..Self::stopped()
         }
     }
 

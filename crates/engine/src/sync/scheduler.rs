@@ -17,7 +17,7 @@ use pleach_planner::plan::{Need, Plan, Step, StepId};
 
 use self::permits::Permits;
 use super::events::{EventKind, Events, StepOutcome};
-use super::report::{Failure, SyncResult};
+use super::report::{Failure, NotBegun, SyncResult};
 use crate::stop::Stop;
 
 /// Executor of single steps.
@@ -171,7 +171,16 @@ impl<'a, E: Executor> Run<'a, E> {
                 self.in_flight -= 1;
                 match result {
                     Ok(()) => self.applied(id),
-                    Err(failure) => self.fail(id, failure),
+                    Err(failure) => match failure.not_begun {
+                        None => self.fail(id, failure),
+                        Some(NotBegun::After(because)) => {
+                            let applied = false;
+                            self.finish(id, StepOutcome::Skipped { because, applied });
+                            self.skip_dependents(id, StepProgress::Nothing, because);
+                        }
+                        // The end of the run stops it.
+                        Some(NotBegun::Stopped) => {}
+                    },
                 }
             }
             Ended::Wait(Ok(())) => self.advance(id, StepProgress::Complete),
@@ -216,7 +225,7 @@ impl<'a, E: Executor> Run<'a, E> {
             self.gave_up.get_or_insert(id);
         }
         self.finish(id, StepOutcome::Failed(failure));
-        self.skip_dependents(id, progress);
+        self.skip_dependents(id, progress, id);
     }
 
     /// Returns whether only waits are left after a failure that ends them.
@@ -237,8 +246,8 @@ impl<'a, E: Executor> Run<'a, E> {
 
     /// Skips steps that can no longer start. Steps that only need an applied, not a ready,
     /// predecessor can continue.
-    fn skip_dependents(&mut self, because: StepId, progress: StepProgress) {
-        let mut open = vec![(because, progress)];
+    fn skip_dependents(&mut self, from: StepId, progress: StepProgress, because: StepId) {
+        let mut open = vec![(from, progress)];
         while let Some((id, progress)) = open.pop() {
             for (dependent, need) in self.dependents[id.0].clone() {
                 let met = need == Need::Applied && progress >= StepProgress::Applied;

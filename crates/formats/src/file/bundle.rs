@@ -215,6 +215,9 @@ pub struct Nodes {
     pub before: Option<Vec<NodeAction>>,
     /// Eviction of pods; without it, pods stay on the node.
     pub drain: Option<Drain>,
+    /// Controller that chooses, cordons and drains the nodes, and calls hooks by annotations. It
+    /// replaces `first`, `parallel`, `drain` and `pauseAfter`.
+    pub driver: Option<NodeDriver>,
     /// File of the Job that changes the node and runs on it.
     pub job: Option<String>,
     /// Actions after the node is uncordoned, in order.
@@ -333,6 +336,60 @@ pub struct Drain {
     pub unmanaged: Option<Loss>,
     /// Time limit of the eviction; that of the node if omitted.
     pub timeout: Option<Timeout>,
+}
+
+/// Controller that chooses, cordons and drains the nodes, and calls hooks by annotations.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeDriver {
+    /// Objects with the annotations. pleach reads their metadata only.
+    pub hooks: DriverHooks,
+    /// Object that names the node of a hook.
+    pub node: DriverNode,
+    /// Hook before the drain: the actions of `before` run.
+    pub before: DriverHook,
+    /// Hook after the drain: the Job, `done` and the actions of `after` follow.
+    pub after: DriverHook,
+}
+
+/// Objects with the annotations of a driver.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DriverHooks {
+    /// Their kind.
+    pub kind: String,
+    /// Their API group.
+    pub group: Option<String>,
+    /// Their namespace.
+    pub namespace: Option<String>,
+    /// Labels of the objects; `*` for any value.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Object that names the node of a hook.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DriverNode {
+    /// Its kind.
+    pub kind: String,
+    /// Its API group.
+    pub group: Option<String>,
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// CEL expression that returns its name. `hook` has the metadata of the hook object.
+    pub name: String,
+    /// CEL expression on the object `item` that returns the name of the node.
+    pub is: String,
+}
+
+/// Annotations of a hook. It is due while they differ.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DriverHook {
+    /// Annotation that the driver writes.
+    pub request: String,
+    /// Annotation that gets the same value when the actions are complete.
+    pub acknowledge: String,
 }
 
 /// Handling of pods whose eviction loses something.

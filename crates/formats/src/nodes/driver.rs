@@ -24,6 +24,9 @@ pub const LONGEST: usize = 4096;
 /// Longest name of an object, in bytes.
 const LONGEST_NAME: usize = 253;
 
+/// Longest value of a label, in bytes.
+const LONGEST_LABEL: usize = 63;
+
 /// Name in a rule of all objects of a kind.
 const ALL: &str = "*";
 
@@ -128,10 +131,10 @@ impl Hook {
     }
 
     /// Returns how far the work on its node is. `None` if there is none.
-    fn point(&self) -> Option<Point<'_>> {
+    fn point(&self) -> Option<Point> {
         match (&self.before, &self.after) {
-            (Signal::Due(value), _) => Some(Point::Before(value)),
-            (_, Signal::Due(value)) => Some(Point::After(value)),
+            (Signal::Due(value), _) => Some(Point::Before(value.clone())),
+            (_, Signal::Due(value)) => Some(Point::After(value.clone())),
             (Signal::Acknowledged, Signal::Absent | Signal::TooLong) => Some(Point::Drain),
             (Signal::Acknowledged, Signal::Acknowledged) => Some(Point::Over),
             (Signal::Absent | Signal::TooLong, _) => None,
@@ -144,14 +147,14 @@ impl Hook {
 }
 
 /// How far the work on a node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Point<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Point {
     /// The driver asks for the actions before its drain, by this value.
-    Before(&'a str),
+    Before(String),
     /// The driver drains the node.
     Drain,
     /// The driver asks for the actions after its drain, by this value.
-    After(&'a str),
+    After(String),
     /// Both requests are acknowledged.
     Over,
 }
@@ -172,7 +175,7 @@ pub struct Course<'a> {
 pub struct Decision<'a> {
     /// Node in work, with its hook and how far its work is. `None` if the driver asks for no node,
     /// or withdrew the request for the active one.
-    pub turn: Option<(&'a str, &'a Hook, Point<'a>)>,
+    pub turn: Option<(&'a str, &'a Hook, Point)>,
     /// Nodes whose hooks wait for the node in work.
     pub waiting: BTreeSet<&'a str>,
     /// Hooks that ask and are not acknowledged, with the reason.
@@ -210,22 +213,26 @@ pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
         let reason = |hook: &&'a Hook| (*hook, format!("{} hooks name node {node}", hooks.len()));
         decision.strays.extend(hooks.iter().map(reason));
         // The driver may drain it, so no other node begins.
-        let is_between = |hook: &&&Hook| matches!(hook.point(), Some(Point::Drain | Point::After(_)));
+        let is_between =
+            |hook: &&&Hook| matches!(hook.point(), Some(Point::Drain | Point::After(_)));
         let between = hooks.iter().find(is_between);
         candidates.extend(between.map(|hook| (node, *hook, Point::Drain)));
     }
-    let rank = |(node, _, point): &(&str, &Hook, Point<'_>)| {
+    let rank = |(node, _, point): &(&str, &Hook, Point)| {
         let is_active = course.active == Some(*node);
-        rank(*point, is_active || course.marked.contains(*node))
+        rank(point, is_active || course.marked.contains(*node))
     };
     candidates.retain(|one| rank(one) != Rank::Former);
     candidates.sort_by_key(|one| (rank(one), one.0));
     decision.turn = match course.active {
-        Some(active) => candidates.iter().copied().find(|(node, ..)| *node == active),
-        None => candidates.first().copied(),
+        Some(active) => candidates
+            .iter()
+            .find(|(node, ..)| *node == active)
+            .cloned(),
+        None => candidates.first().cloned(),
     };
-    let chosen = match decision.turn {
-        Some((node, ..)) => Some(node),
+    let chosen = match &decision.turn {
+        Some((node, ..)) => Some(*node),
         None => course.active,
     };
     let others = candidates.iter().map(|(node, ..)| *node);
@@ -248,7 +255,7 @@ enum Rank {
     Former,
 }
 
-fn rank(point: Point<'_>, is_marked: bool) -> Rank {
+fn rank(point: &Point, is_marked: bool) -> Rank {
     match (point, is_marked) {
         (Point::Drain | Point::After(_), _) => Rank::Between,
         (Point::Over, true) => Rank::Ending,
@@ -349,14 +356,36 @@ fn named(field: &str, expression: &Expression, subject: &Subject) -> Result<Stri
     }
 }
 
+/// Returns whether a text is the key of a label or annotation.
+pub fn is_key(text: &str) -> bool {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_name)
+}
+
+/// Returns whether a text is the value of a label.
+pub fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_outer = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    let is_inner = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    bytes.len() <= LONGEST_LABEL
+        && is_outer(bytes.first())
+        && is_outer(bytes.last())
+        && bytes.iter().all(is_inner)
+}
+
 /// Returns whether a text can be the name of an object that is named as a DNS subdomain.
-fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
     text.len() <= LONGEST_NAME
         && bytes.first().is_some_and(|&byte| is_inner(byte))
         && bytes.last().is_some_and(|&byte| is_inner(byte))
-        && bytes.iter().all(|&byte| is_inner(byte) || matches!(byte, b'-' | b'.'))
+        && bytes
+            .iter()
+            .all(|&byte| is_inner(byte) || matches!(byte, b'-' | b'.'))
 }
 
 #[cfg(test)]

@@ -125,7 +125,8 @@ impl fmt::Display for MetadataPatch {
     }
 }
 
-fn is_reserved(key: &str) -> bool {
+/// Returns whether a key of a label or annotation belongs to Kubernetes or pleach.
+pub fn is_reserved(key: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else {
         return false;
     };

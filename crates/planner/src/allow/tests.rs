@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 
 use super::*;
-use crate::plan::{Change, Course, Overlay, Step, StepId};
+use crate::plan::{Change, Course, DriverObjects, Overlay, Step, StepId};
 use pleach_formats::gate::{Closed, Operation};
 use pleach_model::object::{Digest, NonSecret, ReleaseName};
 use pleach_model::order::StageName;
@@ -231,11 +231,42 @@ fn nodes_and_the_namespace_of_their_job_are_allowed(
     plan.steps[0].op = Op::UpgradeNode {
         content: Digest::of(b"x"),
         jobs: vec![ObjectId::new("batch", "Job", Some("ops"), "upgrade")],
+        driver: None,
     };
     let refused = allow.check(&plan).into_iter();
     let refused: Vec<String> = refused
         .map(|finding| finding.object.unwrap().to_string())
         .collect();
+    assert_eq!(refused, expected);
+}
+
+#[rstest]
+#[case::both(&["web", "fleet"], &[])]
+#[case::only_the_namespace_of_the_release(&["web"], &["Machine.example.org/fleet/*", "Secret/fleet/*"])]
+fn hooks_of_a_driver_and_the_objects_of_its_nodes_are_allowed(
+    #[case] namespaces: &[&str],
+    #[case] expected: &[&str],
+) {
+    let namespaces = namespaces.iter().map(|&text| text.to_owned()).collect();
+    let allow = Allow::new(&AllowList {
+        namespaces: Some(namespaces),
+        cluster_scoped: Some(vec![ClusterScoped::Kind("Node".to_owned())]),
+    });
+    let mut plan = copying("a", "b");
+    plan.steps[0].object = ObjectId::new("", "Node", None, "a");
+    plan.steps[0].op = Op::UpgradeNode {
+        content: Digest::of(b"x"),
+        jobs: Vec::new(),
+        driver: Some(DriverObjects {
+            hooks: ObjectId::new("", "Secret", Some("fleet"), "*"),
+            nodes: ObjectId::new("example.org", "Machine", Some("fleet"), "*"),
+        }),
+    };
+    let refused = allow.check(&plan).into_iter();
+    let mut refused: Vec<String> = refused
+        .map(|finding| finding.object.unwrap().to_string())
+        .collect();
+    refused.sort();
     assert_eq!(refused, expected);
 }
 

@@ -9,7 +9,7 @@ mod prior_releases;
 pub use base_secrets::BaseSecrets;
 pub(crate) use base_secrets::secrecy_of_kinds;
 pub use desired::{Desired, Digests, Policy, Terms};
-pub use op::{Body, Op, Own};
+pub use op::{Body, DriverObjects, Op, Own};
 pub use prior_releases::PriorReleases;
 
 use std::collections::BTreeMap;

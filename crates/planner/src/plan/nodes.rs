@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Desired, Op, Plan, Precondition};
+use super::model::{Desired, DriverObjects, Op, Plan, Precondition};
 use super::node_batches::{NodeStep, Pause, in_batches};
 use super::phases::Ordered;
 use super::questions::Question;
@@ -328,12 +328,20 @@ fn add(
     if open.is_empty() {
         return;
     }
-    let at_once = rule.parallel.of(nodes.len());
+    // A driver chooses the order during the run.
+    let at_once = match &rule.driver {
+        Some(_) => open.len(),
+        None => rule.parallel.of(nodes.len()),
+    };
     judge(draft, (stage, rule), (nodes, &open, at_once), &ours, met);
     let jobs = ctx.desired.jobs_of(rule);
     let op = Op::UpgradeNode {
         content: content(ctx, rule, &jobs),
         jobs: jobs.into_iter().map(|job| job.id().clone()).collect(),
+        driver: rule.driver.as_ref().map(|driver| DriverObjects {
+            hooks: driver.hook_objects(),
+            nodes: driver.node_objects(),
+        }),
     };
     let reason = rule.summary();
     let changed = nodes.iter().filter(|node| node.done && !is_ours(node));
@@ -361,7 +369,8 @@ fn add(
         draft.at(step).require = vec![Precondition::Uid(node.uid.clone())];
         steps.push(NodeStep {
             is_first: rule.group(node).is_some(),
-            is_resumed: is_ours(node),
+            // The run completes the node that is between its hooks, whichever that is.
+            is_resumed: is_ours(node) && rule.driver.is_none(),
             step,
         });
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Ctx;
-use super::model::{Body, Op, Plan, Precondition, Step, Until};
+use super::model::{Body, DriverObjects, Op, Plan, Precondition, Step, Until};
 use pleach_formats::gate::binding;
 use pleach_model::object::{GroupKind, ObjectId, canonical_json};
 use pleach_model::order::StageName;
@@ -108,7 +108,11 @@ impl Permissions {
             Op::Delete(_) => &["delete"],
             Op::Copy { from, to } => return self.add_all(of_a_copy(ctx, from, to)),
             Op::Migrate { crd, .. } => return self.add_all(of_a_migration(ctx, crd)),
-            Op::UpgradeNode { jobs, .. } => return self.add_all(of_a_node(jobs)),
+            Op::UpgradeNode { jobs, driver, .. } => {
+                let hooks = driver.iter().flat_map(|driver| of_a_driver(ctx, driver));
+                self.add_all(hooks);
+                return self.add_all(of_a_node(jobs));
+            }
             Op::Preload { namespace, job, .. } => {
                 return self.add_all(of_a_preloading(namespace.as_ref(), job.as_ref()));
             }
@@ -261,6 +265,16 @@ fn of_a_node(jobs: &[ObjectId]) -> Vec<Permission> {
         })
     }));
     permissions
+}
+
+/// Returns the permissions to read and acknowledge hooks.
+fn of_a_driver(ctx: &Ctx<'_>, driver: &DriverObjects) -> Vec<Permission> {
+    let DriverObjects { hooks, nodes } = driver;
+    let on = |verb, objects: &ObjectId| {
+        on_kind(ctx, verb, &objects.group_kind(), objects.namespace.as_ref())
+    };
+    let permissions = [on("list", hooks), on("patch", hooks), on("get", nodes)];
+    permissions.into_iter().flatten().collect()
 }
 
 /// Returns the permissions to preload images on a node: on the node, the pods and the Job.

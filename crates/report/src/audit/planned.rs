@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use pleach_formats::gate::binding;
-use pleach_model::object::{Digest, ObjectId, ReleaseName, labels};
+use pleach_model::object::{Digest, GroupKind, ObjectId, ReleaseName, labels};
 use pleach_planner::plan::{Op, Plan, Precondition, REGISTRATIONS, Step, leaving_service};
 use pleach_state::overlay::OverlayKind;
 
@@ -163,7 +163,7 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             };
             vec![objects, PlannedWrite::new([Verb::Patch], crd, false)]
         }
-        Op::UpgradeNode { jobs, .. } => {
+        Op::UpgradeNode { jobs, driver, .. } => {
             let pods = ObjectId::new("", "Pod", None, "");
             let evictions = PlannedWrite {
                 resource: "pods".to_owned(),
@@ -174,7 +174,13 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
                 PlannedWrite::new([Verb::Create, Verb::Delete], &any, true)
             });
             let node = PlannedWrite::new([Verb::Patch], id, true);
-            [node, evictions].into_iter().chain(jobs).collect()
+            let hooks = driver.iter().map(|driver| {
+                let GroupKind { group, kind } = driver.hooks.group_kind();
+                let any = ObjectId::new(&group, &kind, driver.hooks.namespace.as_deref(), "");
+                PlannedWrite::new([Verb::Patch], &any, true)
+            });
+            let all = [node, evictions].into_iter().chain(jobs);
+            all.chain(hooks).collect()
         }
         Op::Preload { namespace, job, .. } => {
             let both = || [Verb::Create, Verb::Delete];

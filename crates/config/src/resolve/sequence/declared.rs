@@ -1,5 +1,6 @@
 //! Resolution of declared stages, and their positions.
 
+mod driver;
 mod nodes;
 mod preload;
 

@@ -459,6 +459,125 @@ fn a_change_of_nodes_has_defaults() {
     assert!(!sequence.is_of_nodes("manifests/app/test.yaml"));
 }
 
+/// Returns a stage whose driver is changed by a text replacement.
+fn driven(from: &str, to: &str) -> String {
+    let nodes = "{name: a, nodes: {done: node.x, driver: {hooks: {kind: Secret, namespace: fleet, labels: {example.org/machine: \"*\"}}, node: {group: example.org, kind: Machine, namespace: fleet, name: \"hook.metadata.labels['example.org/machine']\", is: item.status.nodeRef.name}, before: {request: driver.example.org/pre, acknowledge: us.example.org/pre}, after: {request: driver.example.org/post, acknowledge: us.example.org/post}}}}";
+    assert!(nodes.contains(from), "{from}");
+    format!("stages:\n- {}\n", nodes.replacen(from, to, 1))
+}
+
+#[test]
+fn a_driver_replaces_order_and_drain() {
+    for (from, to, expected) in [
+        (
+            "done: node.x",
+            "done: node.x, first: [{labels: {a: b}}]",
+            "`nodes.first` and `nodes.driver` exclude each other: the driver chooses and drains the nodes (remove one of the two)",
+        ),
+        (
+            "done: node.x",
+            "done: node.x, parallel: 2",
+            "`nodes.parallel` and `nodes.driver` exclude each other",
+        ),
+        (
+            "done: node.x",
+            "done: node.x, drain: {}",
+            "`nodes.drain` and `nodes.driver` exclude each other",
+        ),
+        (
+            "done: node.x",
+            "done: node.x, pauseAfter: 1",
+            "`nodes.pauseAfter` and `nodes.driver` exclude each other",
+        ),
+        (
+            "{example.org/machine: \"*\"}",
+            "{}",
+            "`nodes.driver.hooks.labels` is empty (name a label that only hook objects have)",
+        ),
+        (
+            "\"*\"",
+            "\"m-*\"",
+            "`nodes.driver.hooks.labels`: `example.org/machine: m-*` is no label (only the whole value can be `*`)",
+        ),
+        (
+            "\"*\"",
+            "\"a,b\"",
+            "`nodes.driver.hooks.labels`: `example.org/machine: a,b` is no label",
+        ),
+        (
+            "namespace: fleet",
+            "namespace: \"*\"",
+            "`nodes.driver.hooks`: `*` is no namespace (name one namespace)",
+        ),
+        (
+            "kind: Secret",
+            "kind: Hook",
+            "`nodes.driver.hooks`: the API group of Hook is not known (set `group`)",
+        ),
+        (
+            "group: example.org, kind: Machine",
+            "kind: Secret",
+            "`nodes.driver.node` is a Secret, whose content is not read",
+        ),
+        (
+            "hook.metadata",
+            "item.metadata",
+            "`nodes.driver.node.name`: ",
+        ),
+        ("item.status", "hook.status", "`nodes.driver.node.is`: "),
+        (
+            "acknowledge: us.example.org/pre",
+            "acknowledge: driver.example.org/pre",
+            "`nodes.driver.before.acknowledge`: `driver.example.org/pre` is used twice (each of the four needs its own annotation)",
+        ),
+        (
+            "us.example.org/post",
+            "pleach.dev/node-upgrade",
+            "`nodes.driver.after.acknowledge`: `pleach.dev/node-upgrade` belongs to Kubernetes or pleach",
+        ),
+        (
+            "driver.example.org/post",
+            "a/b/c",
+            "`nodes.driver.after.request`: `a/b/c` is no annotation",
+        ),
+    ] {
+        let found = refused(&driven(from, to));
+        let start = format!("manifests/app/bundle.yaml:4: stage `a`: {expected}");
+        assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+    }
+}
+
+#[test]
+fn a_driver_is_part_of_the_content() {
+    let rule = |from: &str, to: &str| {
+        let mut environment = resolved(&[
+            (PROD, RELEASE),
+            ("manifests/app/bundle.yaml", &driven(from, to)),
+        ]);
+        let stages = environment.releases.remove(0).sequence.stages;
+        stages[0].nodes.clone().unwrap()
+    };
+    let nodes = rule("done", "done");
+    assert_eq!(
+        nodes.summary(),
+        "acknowledge, drain by its driver, acknowledge"
+    );
+    let driver = nodes.driver.as_ref().unwrap();
+    assert_eq!(driver.hook_objects().to_string(), "Secret/fleet/*");
+    assert_eq!(
+        driver.node_objects().to_string(),
+        "Machine.example.org/fleet/*"
+    );
+    for (from, to) in [
+        ("\"*\"", "m"),
+        ("namespace: fleet", "namespace: other"),
+        ("nodeRef", "node"),
+        ("us.example.org/post", "us.example.org/end"),
+    ] {
+        assert_ne!(rule(from, to).content(), nodes.content(), "{to}");
+    }
+}
+
 #[test]
 fn a_preloading_has_defaults() {
     let stages = "stages:\n- {name: images, before: [definitions], preload: {images: release, runner: x}}\n- {name: job, preload: {job: job.yaml, parallel: 2, timeout: 5m}}\n";

@@ -28,6 +28,7 @@ fn upgrade() -> Op {
     Op::UpgradeNode {
         content: Digest::of(b"content"),
         jobs: Vec::new(),
+        driver: None,
     }
 }
 

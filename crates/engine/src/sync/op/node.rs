@@ -5,6 +5,7 @@
 //! because a half-changed node must not get pods.
 
 mod drain;
+mod driver;
 mod job;
 
 use std::time::Duration;
@@ -19,11 +20,13 @@ use pleach_state::inventory::NodePhase;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub(in crate::sync) use self::driver::Drivers;
 use self::job::Role;
 use super::{Operator, failure, required_uid};
+use crate::lease::NodeInChange;
 use crate::sync::{
     events::EventKind,
-    report::{Failure, FailureKind},
+    report::{Failure, FailureKind, NotBegun},
     wait::Progress,
 };
 use pleach_cluster::{Class, Patch, PatchOptions, ResourcePath};
@@ -44,6 +47,8 @@ const STABLE: Duration = Duration::from_secs(30);
 enum End {
     /// The node does not exist any more.
     Gone,
+    /// The change did not begin.
+    NotBegun(NotBegun),
     /// The change failed.
     Failed(Failure),
 }
@@ -68,6 +73,8 @@ struct NodeUpgrade<'a> {
     ready_again: Option<Instant>,
     /// Whether another client uncordoned the node once.
     uncordoned: bool,
+    /// Entry in the counter of nodes in their change.
+    in_change: Option<NodeInChange>,
 }
 
 impl Operator<'_> {
@@ -90,20 +97,32 @@ impl Operator<'_> {
             ready_at_start: None,
             ready_again: None,
             uncordoned: false,
+            in_change: None,
         };
-        let _in_change = self.nodes.begin();
-        let failed = match upgrade.run().await {
+        let ended = match &rule.driver {
+            None => {
+                upgrade.in_change = Some(self.nodes.begin());
+                upgrade.run().await
+            }
+            Some(driver) => {
+                let ended = upgrade.run_driven(driver).await;
+                upgrade.leave(matches!(ended, Err(End::Failed(_)))).await;
+                ended
+            }
+        };
+        let failed = match ended {
             Ok(()) => return Ok(()),
             Err(End::Gone) => {
                 upgrade.note("node-gone", "it was removed from the cluster meanwhile");
                 return Ok(());
             }
+            Err(End::NotBegun(why)) => return Err(Failure::not_begun(why)),
             Err(End::Failed(failure)) => failure,
         };
         upgrade.started = Instant::now();
         upgrade.deadline = upgrade.started + UNDOING;
         match upgrade.undo().await {
-            Ok(true) | Err(End::Gone) => {
+            Ok(true) | Err(End::Gone | End::NotBegun(_)) => {
                 if failed.is_stop() {
                     upgrade.enter(NodePhase::Pending);
                 }

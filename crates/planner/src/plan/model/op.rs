@@ -99,6 +99,9 @@ pub enum Op {
         content: Digest,
         /// Jobs in git that run on the node, under names of their own.
         jobs: Vec<ObjectId>,
+        /// Objects of the controller that drains the node. `None`: pleach does.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        driver: Option<DriverObjects>,
     },
     /// Ends the run, so that a person can check the changed nodes.
     /// A plan of the rest does not have it.
@@ -215,6 +218,16 @@ impl Op {
             Self::Wait => "wait",
         }
     }
+}
+
+/// Objects of a controller that drains nodes, with the name `*`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriverObjects {
+    /// Hook objects, whose annotations are written.
+    pub hooks: ObjectId,
+    /// Objects that name the nodes, which are read.
+    pub nodes: ObjectId,
 }
 
 /// A change of field ownership. It is one JSON patch, built from the live

@@ -12,11 +12,13 @@ use crate::observe::{MarkedNode, MarkedNodes, Observed, ObservedNodes};
 use crate::plan::{Op, Plan, Planning, Policy, Question, Step, StepId, Topic, Until, plan, remove};
 use pleach_formats::check::{CheckOutcome, Objection};
 use pleach_formats::file::{Loss, Rollback};
+use pleach_formats::nodes::driver::{HookAnnotations, NodeObject};
 use pleach_formats::nodes::{
-    Budget, DrainRule, Mark, NodeCapacity, NodePod, NodeState, NodesRule, Resources,
+    Budget, DrainRule, DriverRule, Mark, NodeCapacity, NodePod, NodeState, NodesRule, Resources,
 };
 use pleach_formats::sequence::Count;
 use pleach_model::cel::Expression;
+use pleach_model::object::GroupKind;
 use pleach_state::inventory::NodesMemory;
 
 const OLD: &str = "ConfigMap/web/c: {data: {k: OLD}}";
@@ -35,6 +37,7 @@ fn rule(parallel: u32) -> NodesRule {
             unmanaged: Loss::Refuse,
             timeout: None,
         }),
+        driver: None,
         job: None,
         after: Vec::new(),
         cleanup: None,
@@ -352,6 +355,70 @@ fn nodes_are_asked_for_before_permissions() {
         .keys()
         .any(|one| one.subresource == Some("eviction"));
     assert!(evicts, "{permissions:?}");
+}
+
+fn driver() -> DriverRule {
+    let annotations = |request: &str, acknowledge: &str| HookAnnotations {
+        request: request.to_owned(),
+        acknowledge: acknowledge.to_owned(),
+    };
+    DriverRule {
+        hooks: GroupKind::new("", "Secret"),
+        namespace: Some("fleet".to_owned()),
+        labels: BTreeMap::from([("machine".to_owned(), None)]),
+        node: NodeObject {
+            kind: GroupKind::new("example.org", "Machine"),
+            namespace: Some("fleet".to_owned()),
+            name: Expression::compile("hook.metadata.labels.machine", &["hook"]).unwrap(),
+            is: Expression::compile("item.status.node", &["item"]).unwrap(),
+        },
+        before: annotations("pre", "pre-ack"),
+        after: annotations("post", "post-ack"),
+    }
+}
+
+#[test]
+fn a_driver_chooses_the_order_of_nodes() {
+    let driven = NodesRule {
+        first: Vec::new(),
+        drain: None,
+        driver: Some(driver()),
+        ..rule(1)
+    };
+    let done = NodeState {
+        done: true,
+        ..node("b")
+    };
+    let begun = NodeState {
+        in_work: Some(mark("prod.web")),
+        ..node("c")
+    };
+    let nodes = [node("a"), done, begun, node("d")];
+    let plan = planned(upgrade_by(&driven), &nodes, &[], &[]);
+    let expected = [after("c", &[]), after("a", &[]), after("d", &[])];
+    assert_eq!(order(&plan), expected);
+    assert!(codes(&plan).is_empty(), "{:?}", plan.findings);
+    let objects = plan.steps.iter().filter_map(|step| match &step.op {
+        Op::UpgradeNode { driver, .. } => driver.clone(),
+        _ => None,
+    });
+    let texts = objects.map(|one| format!("{} {}", one.hooks, one.nodes));
+    let texts: BTreeSet<String> = texts.collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(texts, ["Secret/fleet/* Machine.example.org/fleet/*"]);
+    let of = |driver: DriverRule| {
+        let driven = NodesRule {
+            driver: Some(driver),
+            ..driven.clone()
+        };
+        planned(upgrade_by(&driven), &nodes, &[], &[]).effects()
+    };
+    let other = DriverRule {
+        namespace: Some("other".to_owned()),
+        ..driver()
+    };
+    assert_eq!(of(driver()), plan.effects());
+    assert_ne!(of(other), plan.effects());
 }
 
 #[test]

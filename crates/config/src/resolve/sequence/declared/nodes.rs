@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::{check_file, check_known, count, verified_file};
+use super::{check_file, check_known, count, driver, verified_file};
 use crate::bundle::Source;
 use pleach_formats::{
     file::{Drain, NodeAction as DeclaredAction, NodeCleanup, Nodes, Stage},
@@ -41,6 +41,9 @@ pub(super) fn check(source: &Source, stage: &Located<Stage>, findings: &mut Vec<
         let message = "`nodes.pauseAfter` must be at least 1";
         findings.push(places.refuse(named(message.to_owned()), "for instance `1`"));
     }
+    let refusals = nodes.driver.iter();
+    let refusals = refusals.flat_map(|declared| driver::check(nodes, declared));
+    findings.extend(refusals.map(|(message, hint)| places.refuse(named(message), hint)));
     for (field, actions) in [("before", &nodes.before), ("after", &nodes.after)] {
         for action in actions.iter().flatten() {
             let is_temporary = action.taint.is_some() || action.patch.is_some();
@@ -92,6 +95,7 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
         done,
         before,
         drain,
+        driver,
         job,
         after,
         cleanup,
@@ -120,6 +124,10 @@ pub(super) fn rule(source: &Source, stage: &Located<Stage>) -> Option<NodesRule>
                 timeout: limit(timeout),
             }
         }),
+        driver: match driver {
+            Some(declared) => Some(driver::rule(declared)?),
+            None => None,
+        },
         job: job.as_deref().map(|job| verified_file(source, job)),
         after: actions(source, after.as_deref().unwrap_or_default()),
         cleanup: cleanup.as_ref().map(|cleanup| {

@@ -1,0 +1,1 @@
+//! Tests of the waits for a driver.
