@@ -32,6 +32,7 @@ mod desk;
 mod differences;
 mod doctor;
 mod drift;
+mod driver;
 mod example;
 mod faults;
 mod fleet;

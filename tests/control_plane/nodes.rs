@@ -18,7 +18,7 @@ use crate::stages::nodes as plane;
 use crate::{kill, kubectl};
 
 /// Nodes of a test, and the thread that plays their Jobs.
-struct Nodes {
+pub(crate) struct Nodes {
     pool: &'static str,
     stop: Arc<AtomicBool>,
     kubelets: Option<JoinHandle<()>>,
@@ -26,7 +26,7 @@ struct Nodes {
 
 impl Nodes {
     /// Creates nodes that only pods of the pool tolerate, at version v1.
-    fn start(pool: &'static str, count: usize) -> Self {
+    pub(crate) fn start(pool: &'static str, count: usize) -> Self {
         for number in 0..count {
             let role = if number + 1 == count {
                 "control-plane"
@@ -61,7 +61,7 @@ impl Nodes {
 
     /// Asserts that all nodes have a version, and nothing of pleach but `cordoned`.
     #[track_caller]
-    fn are_free(&self, version: &str, cordoned: &[&str]) {
+    pub(crate) fn are_free(&self, version: &str, cordoned: &[&str]) {
         for node in self.all() {
             let name = node["metadata"]["name"].as_str().unwrap();
             assert_eq!(node["metadata"]["labels"]["version"], version, "{name}");
@@ -80,7 +80,7 @@ impl Nodes {
         }
     }
 
-    fn jobs(&self) -> Vec<Value> {
+    pub(crate) fn jobs(&self) -> Vec<Value> {
         let list = admin(&["get", "jobs", "-n", self.pool, "-o", "json"]);
         let list: Value = serde_json::from_str(&list).unwrap();
         list["items"].as_array().unwrap().clone()
@@ -132,7 +132,7 @@ fn play_jobs(pool: &str, played: &mut BTreeSet<String>) {
 }
 
 /// Returns the bundle; `rest` are further lines of `nodes`.
-fn bundle(pool: &str, version: &str, rest: &str) -> String {
+pub(crate) fn bundle(pool: &str, version: &str, rest: &str) -> String {
     format!(
         "\
 {BUNDLE}stages:
@@ -147,7 +147,7 @@ fn bundle(pool: &str, version: &str, rest: &str) -> String {
     )
 }
 
-fn job(version: &str) -> String {
+pub(crate) fn job(version: &str) -> String {
     format!(
         "\
 apiVersion: batch/v1
@@ -188,13 +188,18 @@ spec: {{{budget}, selector: {{matchLabels: {{app: app}}}}}}
 }
 
 fn fleet(pool: &'static str, budget: &str, rest: &str) -> Fleet {
+    fleet_of(pool, budget, bundle(pool, "v1", rest))
+}
+
+/// Returns a release with this bundle.
+pub(crate) fn fleet_of(pool: &'static str, budget: &str, bundle: String) -> Fleet {
     let release = format!("  - {{name: web, bundle: web, namespace: {pool}}}\n");
     let fleet = Fleet::on(
         plane(),
         pool,
         &release,
         &[
-            ("manifests/web/bundle.yaml", bundle(pool, "v1", rest)),
+            ("manifests/web/bundle.yaml", bundle),
             ("manifests/web/job.yaml", job("v1")),
             ("manifests/web/app.yaml", workload(pool, budget)),
         ],
@@ -390,7 +395,7 @@ fn delete_budget(fleet: &Fleet, name: &str) {
 
 /// Waits until a node is as expected.
 #[track_caller]
-fn wait_for(node: &str, is_expected: impl Fn(&Value) -> bool) {
+pub(crate) fn wait_for(node: &str, is_expected: impl Fn(&Value) -> bool) {
     let started = Instant::now();
     loop {
         let live = admin(&["get", "node", node, "-o", "json"]);

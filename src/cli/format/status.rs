@@ -117,8 +117,13 @@ fn nodes(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
         return Vec::new();
     };
     let mut lines = vec![format!("{target}: {done} of {all} nodes changed")];
-    let open = release.nodes.nodes.iter();
-    let open = open.filter(|node| !matches!(node.phase, NodePhase::Done | NodePhase::Pending));
+    let nodes = release.nodes.nodes.iter();
+    // Of the nodes that wait for a driver, one is enough.
+    let waiting = nodes
+        .clone()
+        .find(|node| node.phase == NodePhase::Pending && !node.message.is_empty());
+    let open = nodes.filter(|node| !matches!(node.phase, NodePhase::Done | NodePhase::Pending));
+    let open = open.chain(waiting);
     lines.extend(open.map(|node| {
         let style = match node.phase {
             NodePhase::Failed => ERROR,

@@ -135,7 +135,10 @@ impl RollOut {
                 self.set(step, phase, &failure.message, at)
             }
             StepOutcome::Failed(failure) => self.set(step, NodePhase::Failed, &failure.message, at),
-            StepOutcome::Skipped { .. } | StepOutcome::Stopped { .. } => None,
+            // It waits for nothing any more.
+            StepOutcome::Skipped { .. } | StepOutcome::Stopped { .. } => {
+                self.set(step, phase, "", at)
+            }
         }
     }
 

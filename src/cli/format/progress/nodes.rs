@@ -135,7 +135,15 @@ impl Nodes {
             .map(|node| one_line(&node.name))
             .collect();
         if !pending.is_empty() {
-            lines.push(format!("· {}", cut(&pending.join(" "), space)));
+            // They wait for a driver. The reason of one is enough.
+            let mut reasons =
+                with(NodePhase::Pending).filter_map(|node| waits.get(node.name.as_str()));
+            let names = pending.join(" ");
+            let text = match reasons.next() {
+                Some(reason) => format!("{}  {}", cut(&names, space / 3), one_line(reason)),
+                None => names,
+            };
+            lines.push(format!("· {}", cut(&text, space)));
         }
         lines
     }
@@ -231,6 +239,16 @@ mod tests {
                 assert!(line.chars().count() <= width.max(12), "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn nodes_that_wait_for_their_driver_have_the_reason() {
+        let start = Instant::now();
+        let all = ["node-1", "node-2"].map(|name| node(name, NodePhase::Pending));
+        let nodes = Nodes::of(&all, start);
+        let waits = BTreeMap::from([("node-2", "waiting for the driver")]);
+        let drawn = nodes.lines(&waits, start, 79);
+        assert_eq!(drawn, ["· node-1 node-2  waiting for the driver"]);
     }
 
     #[test]

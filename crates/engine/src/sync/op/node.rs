@@ -191,7 +191,7 @@ impl NodeUpgrade<'_> {
 
     /// Takes cordon, taints and mark off the node, unless its Job may have begun. Returns whether
     /// nothing of them is left.
-    async fn undo(&mut self) -> Result<bool, End> {
+    async fn undo(&self) -> Result<bool, End> {
         let node = self.node().await?;
         // The mark of another release is none of ours.
         let ours = Mark::of(&node).and_then(|_| self.mark(&node).ok());

@@ -58,7 +58,7 @@ impl Permit {
     }
 
     /// Returns the permit.
-    pub(super) fn release(&self) {
+    pub(in crate::sync) fn release(&self) {
         let taken = &self.0.taken;
         drop(taken.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -301,6 +301,48 @@ fn a_failure_skips_a_long_chain() {
     assert_eq!(skipped.count(), 49_999);
 }
 
+/// Executor whose first operation fails and whose others did not begin.
+struct NotBegunAfter(NotBegun);
+
+impl Executor for NotBegunAfter {
+    async fn execute<'a>(&'a self, step: &'a Step, _: &'a Permit) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        Err(match step.id.0 {
+            0 => failure(),
+            _ => Failure::not_begun(self.0),
+        })
+    }
+
+    async fn complete<'a>(&'a self, _: &'a Step) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_operation_that_did_not_begin_is_skipped_with_its_dependents() {
+    let skipped = StepOutcome::Skipped {
+        because: StepId(0),
+        applied: false,
+    };
+    let stopped = StepOutcome::Stopped { applied: false };
+    for (why, expected) in [
+        (NotBegun::After(StepId(0)), skipped),
+        (NotBegun::Stopped, stopped),
+    ] {
+        let steps = vec![
+            step(0, &[], false),
+            step(1, &[], false),
+            step(2, &[(1, Need::Applied)], false),
+        ];
+        let (plan, events, stop) = (plan(steps), Events::silent(release()), Stop::never());
+        let result = block_on(run(&plan, &NotBegunAfter(why), &events, 8, &stop));
+        assert_eq!(result.outcomes[&StepId(0)], StepOutcome::Failed(failure()));
+        assert_eq!(result.outcomes[&StepId(1)], expected, "{why:?}");
+        assert_eq!(result.outcomes[&StepId(2)], expected, "{why:?}");
+        assert_eq!(result.failures(&plan).count(), 1);
+    }
+}
+
 /// Executor whose waits end as their steps say, or never.
 struct Waiting<'a>(&'a [(Ends, bool)]);
 

@@ -311,7 +311,11 @@ impl Board {
                 format!("waiting for the driver to ask by annotation `{request}`")
             }
         };
-        Verdict::Wait(format!("{text}{}", outlook.strays))
+        let text = format!("{text}{}", outlook.strays);
+        if self.marked.contains(turn.node) && !outlook.waiting.contains(turn.node) {
+            return Verdict::Marked(text);
+        }
+        Verdict::Wait(text)
     }
 
     /// Decides whether a node begins. Outside of the windows, only a node in work goes on.
@@ -347,6 +351,15 @@ struct Waiting<'a> {
     limit: Duration,
 }
 
+/// End of the wait of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// It is in work now.
+    Now,
+    /// A killed run completed it.
+    Over,
+}
+
 /// Decision about the wait of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
@@ -354,6 +367,8 @@ enum Verdict {
     Begin,
     /// It waits, with the reason.
     Wait(String),
+    /// It waits, but bears the mark of an earlier run.
+    Marked(String),
     /// It is not in the cluster any more.
     Gone,
     /// Another step failed.
@@ -413,7 +428,9 @@ impl NodeUpgrade<'_> {
                 Some(permit) => permit.aside(self.await_turn(driver)).await,
                 None => self.await_turn(driver).await,
             };
-            begun?;
+            if begun? == Begun::Over {
+                return Ok(());
+            }
             let waiter = self.operator.waiter();
             self.started = Instant::now();
             self.deadline = self.started + self.limit_of_node();
@@ -458,7 +475,7 @@ impl NodeUpgrade<'_> {
     }
 
     /// Waits until the driver asks for the node, and no other one is in work.
-    async fn await_turn(&mut self, driver: &DriverRule) -> Result<(), End> {
+    async fn await_turn(&mut self, driver: &DriverRule) -> Result<Begun, End> {
         let stop = self.operator.stop;
         loop {
             let verdict = tokio::select! {
@@ -467,8 +484,18 @@ impl NodeUpgrade<'_> {
                 verdict = self.verdict(driver) => verdict?,
             };
             match verdict {
-                Verdict::Begin => return Ok(()),
+                Verdict::Begin => return Ok(Begun::Now),
                 Verdict::Wait(message) => self.progress.report(message),
+                Verdict::Marked(message) => {
+                    if self.clear().await? {
+                        return Ok(Begun::Over);
+                    }
+                    // Its requests can have taken a permit for retries.
+                    if let Some(permit) = self.operator.permit(self.step) {
+                        permit.release();
+                    }
+                    self.progress.report(message);
+                }
                 Verdict::Gone => return Err(End::Gone),
                 Verdict::After(because) => return Err(End::NotBegun(NotBegun::After(because))),
                 Verdict::Failed(failure) => return Err(failure.into()),
@@ -513,9 +540,25 @@ impl NodeUpgrade<'_> {
             Verdict::Failed(_) => {
                 board.ended.get_or_insert(self.step.id);
             }
-            Verdict::Wait(_) | Verdict::Gone | Verdict::After(_) => {}
+            Verdict::Wait(_) | Verdict::Marked(_) | Verdict::Gone | Verdict::After(_) => {}
         }
         Ok(verdict)
+    }
+
+    /// Takes the mark of a killed run off a node that the driver does not ask for any more. Returns
+    /// whether the node is changed. One on which the Job may have begun keeps its mark until then.
+    async fn clear(&self) -> Result<bool, End> {
+        let node = self.node().await?;
+        let begun = Mark::of(&node).is_some_and(|mark| mark.begun);
+        if begun && self.is_done(&node)? {
+            return self.end_driven().await;
+        }
+        self.undo().await?;
+        if !begun {
+            let board = self.board();
+            board.lock().await.marked.remove(&self.step.object.name);
+        }
+        Ok(false)
     }
 
     /// Executes the actions of both hooks. Returns `false` if the driver withdrew its request
