@@ -212,14 +212,11 @@ impl NodesRule {
     /// Describes the change of one node in one line.
     pub fn summary(&self) -> String {
         let mut parts: Vec<String> = self.before.iter().map(NodeAction::summary).collect();
-        match &self.driver {
-            Some(_) => {
-                parts.extend(["acknowledge", "drain by its driver"].map(str::to_owned));
-            }
-            None => {
-                parts.push("cordon".to_owned());
-                parts.extend(self.drain.as_ref().map(|_| "drain".to_owned()));
-            }
+        if self.driver.is_some() {
+            parts.extend(["acknowledge", "drain by its driver"].map(str::to_owned));
+        } else {
+            parts.push("cordon".to_owned());
+            parts.extend(self.drain.as_ref().map(|_| "drain".to_owned()));
         }
         parts.extend(self.job.as_ref().map(|file| format!("Job of {file}")));
         parts.extend(self.driver.is_none().then(|| "uncordon".to_owned()));

@@ -43,155 +43,59 @@ fn names(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Decides for nodes a, b and c. Returns the node in work with its point, and the waiting nodes.
-fn decide(hooks: &[(&str, &str)], active: Option<&str>, marked: &str) -> (String, String) {
-    let hooks: Vec<Hook> = hooks.iter().map(|(node, text)| hook(node, text)).collect();
-    let (open, marked) = (names("a b c"), names(marked));
-    let course = Course {
-        open: &open,
-        active,
-        marked: &marked,
-    };
-    let decision = next(&hooks, course);
-    let turn = decision.turn.map(|(node, _, point)| match point {
-        Point::Before(value) => format!("{node} before {value}"),
-        Point::Drain => format!("{node} drain"),
-        Point::After(value) => format!("{node} after {value}"),
-        Point::Over => format!("{node} over"),
-    });
-    let waiting: Vec<&str> = decision.waiting.into_iter().collect();
-    (turn.unwrap_or_default(), waiting.join(" "))
-}
+/// Hooks | active node | marked nodes | node in work | waiting nodes | case.
+const DECISIONS: &str = "
+a | | | | | nothing is asked
+a pre= | | | | | an empty request asks for nothing
+b pre=1 | | | b before 1 | | one asks
+b pre=2 pre-ack=1 | | | b before 2 | | another value is due again
+c pre=1, b pre=1 | | | b before 1 | c | two ask
+c pre=1, b pre=1 | | c | c before 1 | b | a begun node first
+a pre=1, c pre=1 pre-ack=1 | | | c drain | a | a node that is drained first
+a pre=1, c pre=1 pre-ack=1 post=1 | | | c after 1 | a | its second hook
+a pre=1, c post=1 | | | c after 1 | a | a driver with one hook
+a pre=1 post=1 | | | a before 1 | | both ask, so the first is due
+a pre=1 pre-ack=1, c pre=1 | c | | c before 1 | a | the active one stays
+a pre=1, c | c | | | a | a withdrawn request
+a pre=1 pre-ack=1 post=1 post-ack=1, b pre=1 | | | b before 1 | | an earlier change
+a pre=1 pre-ack=1 post=1 post-ack=1, b pre=1 | | a | a over | b | a killed run ended it
+a pre=1 pre-ack=1 post=1 post-ack=1, b pre=1 | a | | a over | b | the active one ends
+b pre=1 pre-ack=1, a pre=1 pre-ack=1 | | | a drain | b | two are between already
+a pre=1, a pre=1 | | | | | two hooks of a node
+a pre=1 pre-ack=1, a pre=1, b pre=1 | | | a drain | b | two hooks, one between
+x pre=1, b pre=1 | | | b before 1 | | an unknown node
+";
 
 #[test]
 fn one_node_at_most_is_between_its_hooks() {
-    const BETWEEN: &str = "pre=1 pre-ack=1";
-    const OVER: &str = "pre=1 pre-ack=1 post=1 post-ack=1";
-    for (name, hooks, active, marked, expected) in [
-        ("nothing is asked", &[("a", "")][..], None, "", ("", "")),
-        (
-            "an empty request asks for nothing",
-            &[("a", "pre=")],
-            None,
-            "",
-            ("", ""),
-        ),
-        ("one asks", &[("b", "pre=1")], None, "", ("b before 1", "")),
-        (
-            "another value is due again",
-            &[("b", "pre=2 pre-ack=1")],
-            None,
-            "",
-            ("b before 2", ""),
-        ),
-        (
-            "two ask",
-            &[("c", "pre=1"), ("b", "pre=1")],
-            None,
-            "",
-            ("b before 1", "c"),
-        ),
-        (
-            "a begun node first",
-            &[("c", "pre=1"), ("b", "pre=1")],
-            None,
-            "c",
-            ("c before 1", "b"),
-        ),
-        (
-            "a drained node first",
-            &[("a", "pre=1"), ("c", BETWEEN)],
-            None,
-            "",
-            ("c drain", "a"),
-        ),
-        (
-            "its second hook",
-            &[("a", "pre=1"), ("c", "pre=1 pre-ack=1 post=1")],
-            None,
-            "",
-            ("c after 1", "a"),
-        ),
-        (
-            "a driver with one hook",
-            &[("a", "pre=1"), ("c", "post=1")],
-            None,
-            "",
-            ("c after 1", "a"),
-        ),
-        (
-            "both ask, so the first is due",
-            &[("a", "pre=1 post=1")],
-            None,
-            "",
-            ("a before 1", ""),
-        ),
-        (
-            "the active one stays",
-            &[("a", BETWEEN), ("c", "pre=1")],
-            Some("c"),
-            "",
-            ("c before 1", "a"),
-        ),
-        (
-            "a withdrawn request",
-            &[("a", "pre=1"), ("c", "")],
-            Some("c"),
-            "",
-            ("", "a"),
-        ),
-        (
-            "an earlier change",
-            &[("a", OVER), ("b", "pre=1")],
-            None,
-            "",
-            ("b before 1", ""),
-        ),
-        (
-            "a node that a killed run ended",
-            &[("a", OVER), ("b", "pre=1")],
-            None,
-            "a",
-            ("a over", "b"),
-        ),
-        (
-            "the active one ends",
-            &[("a", OVER), ("b", "pre=1")],
-            Some("a"),
-            "",
-            ("a over", "b"),
-        ),
-        (
-            "two are between already",
-            &[("b", BETWEEN), ("a", BETWEEN)],
-            None,
-            "",
-            ("a drain", "b"),
-        ),
-        (
-            "two hooks of a node",
-            &[("a", "pre=1"), ("a", "pre=1")],
-            None,
-            "",
-            ("", ""),
-        ),
-        (
-            "two hooks, one between",
-            &[("a", BETWEEN), ("a", "pre=1"), ("b", "pre=1")],
-            None,
-            "",
-            ("a drain", "b"),
-        ),
-        (
-            "an unknown node",
-            &[("x", "pre=1"), ("b", "pre=1")],
-            None,
-            "",
-            ("b before 1", ""),
-        ),
-    ] {
-        let (turn, waiting) = decide(hooks, active, marked);
-        assert_eq!((turn.as_str(), waiting.as_str()), expected, "{name}");
+    for line in DECISIONS.lines().skip(1) {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [hooks, active, marked, turn, waiting, case] = fields.as_slice() else {
+            panic!("{line}");
+        };
+        let hooks = hooks.split(", ");
+        let hooks = hooks.map(|text| text.split_once(' ').unwrap_or((text, "")));
+        let hooks: Vec<Hook> = hooks.map(|(node, text)| hook(node, text)).collect();
+        let (open, marked) = (names("a b c"), names(marked));
+        let course = Course {
+            open: &open,
+            active: Some(*active).filter(|active| !active.is_empty()),
+            marked: &marked,
+        };
+        let decision = next(&hooks, course);
+        let found = decision.turn.map(|(node, _, point)| match point {
+            Point::Before(value) => format!("{node} before {value}"),
+            Point::Drain => format!("{node} drain"),
+            Point::After(value) => format!("{node} after {value}"),
+            Point::Over => format!("{node} over"),
+        });
+        let waits: Vec<&str> = decision.waiting.into_iter().collect();
+        let found = (found.unwrap_or_default(), waits.join(" "));
+        assert_eq!(
+            (found.0.as_str(), found.1.as_str()),
+            (*turn, *waiting),
+            "{case}"
+        );
     }
 }
 

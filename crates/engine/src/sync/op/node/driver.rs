@@ -380,14 +380,10 @@ enum Verdict {
 /// Describes the hooks that are not acknowledged.
 fn strays(decision: &Decision<'_>) -> String {
     let shown = decision.strays.iter().take(NAMED);
-    let mut text: String = shown
-        .map(|(hook, why)| format!("; {} is not acknowledged: {why}", hook.object))
-        .collect();
+    let shown = shown.map(|(hook, why)| format!("; {} is not acknowledged: {why}", hook.object));
     let more = decision.strays.len().saturating_sub(NAMED);
-    if more > 0 {
-        text.push_str(&format!("; likewise {more} more"));
-    }
-    text
+    let more = (more > 0).then(|| format!("; likewise {more} more"));
+    shown.chain(more).collect::<Vec<_>>().concat()
 }
 
 fn listed(names: &[&str]) -> String {
