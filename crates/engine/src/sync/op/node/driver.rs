@@ -179,6 +179,7 @@ impl Board {
         }
         let Some(path) = operator.paths.of_kind(&rule.hooks) else {
             self.hooks = Vec::new();
+            self.outlook = None;
             return Ok(());
         };
         let labels = rule.selector();
