@@ -345,6 +345,7 @@ mod tests {
         let upgrade = Op::UpgradeNode {
             content: Digest::of(b"x"),
             jobs: Vec::new(),
+            driver: None,
         };
         plan.steps.push(samples::step(0, "b", upgrade.clone()));
         assert_eq!(summary(&plan), "1 node to upgrade, 1 unchanged");

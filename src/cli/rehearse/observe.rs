@@ -280,6 +280,7 @@ mod tests {
         let nodes = Op::UpgradeNode {
             content: Digest::of(b"x"),
             jobs: Vec::new(),
+            driver: None,
         };
         for (position, op) in [nodes, Op::Pause, Op::Lift].into_iter().enumerate() {
             plan.steps.push(samples::step(position, "a", op));

@@ -390,7 +390,7 @@ fn a_driver_chooses_the_order_of_nodes() {
         ..node("b")
     };
     let begun = NodeState {
-        in_work: Some(mark("prod.web")),
+        in_work: Some(mark("e.r")),
         ..node("c")
     };
     let nodes = [node("a"), done, begun, node("d")];
