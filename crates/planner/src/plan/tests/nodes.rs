@@ -395,7 +395,7 @@ fn a_driver_chooses_the_order_of_nodes() {
     };
     let nodes = [node("a"), done, begun, node("d")];
     let plan = planned(upgrade_by(&driven), &nodes, &[], &[]);
-    let expected = [after("c", &[]), after("a", &[]), after("d", &[])];
+    let expected = [after("a", &[]), after("c", &[]), after("d", &[])];
     assert_eq!(order(&plan), expected);
     assert!(codes(&plan).is_empty(), "{:?}", plan.findings);
     let objects = plan.steps.iter().filter_map(|step| match &step.op {
