@@ -1,5 +1,6 @@
 //! `pleach rehearse`: executes a plan on a copy of the cluster in a throwaway control plane.
 
+mod attach;
 mod observe;
 mod page;
 mod references;
@@ -56,14 +57,16 @@ const PROGRAMS: [&str; 5] = [
 ///
 /// Copies the objects that the plan is about into a throwaway control plane,
 /// executes the plan there, and reports what the API server refuses, and in
-/// which stage. Nothing is written to your cluster. Secret values are replaced
-/// before they reach a disk. Pods are simulated, webhooks allow everything, and
-/// operators do not run: the report lists such facts as not comparable.
+/// which stage. Without --attach, nothing is written to your cluster. Secret
+/// values are replaced before they reach a disk. Pods are simulated, webhooks
+/// allow everything, and operators do not run: the report lists such facts as
+/// not comparable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach rehearse production                          all releases
   pleach rehearse production/web --revision upgrade   one release, at a branch
+  pleach rehearse production/web --attach             show the result on the web page
   pleach rehearse production --from-dump FILE         without a cluster, as in a pipeline
   pleach rehearse production --keep                   leave the copy running, to look around")]
 pub(crate) struct RehearseArgs {
@@ -93,6 +96,13 @@ pub(crate) struct RehearseArgs {
     /// Leave the control plane running until Ctrl-C, with redacted data
     #[arg(long)]
     keep: bool,
+
+    /// Store the report in the cluster, for the web page of the controller
+    ///
+    /// It is stored beside the record of each rehearsed release, in place of the
+    /// previous report. A release without a record is left out.
+    #[arg(long, conflicts_with = "from_dump")]
+    attach: bool,
 
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -156,6 +166,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         plane = starting => plane?,
         () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
     };
+    let records = source.records.take().filter(|_| args.attach);
     let rehearsing = rehearsed(ui, ctx, &args.target, source, &plane);
     let rehearsing = tokio::time::timeout(deadline - Instant::now(), Box::pin(rehearsing));
     let report = tokio::select! {
@@ -186,6 +197,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
             ui.print(page.trim_end());
         }
         RehearseOutput::Json => ui.print(format::json(&serde_json::json!(report))),
+    }
+    if let Some(records) = &records {
+        // The result comes first, whatever becomes of the write.
+        ui.flush();
+        let attaching = attach::attach(ui, records, &report);
+        tokio::select! {
+            attached = attaching => attached?,
+            () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
+        }
     }
     if args.keep {
         ui.flush();
@@ -300,6 +320,7 @@ async fn rehearsed(
         expected,
         cluster_id,
         took: _,
+        records: _,
         calls_webhooks: _,
     } = source;
     if is_administrator {

@@ -13,6 +13,7 @@ mod admission;
 mod adoption;
 mod aggregated;
 mod apply_set;
+mod attached;
 mod audit;
 mod backends;
 mod bootstrap;

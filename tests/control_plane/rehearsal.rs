@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -105,7 +105,7 @@ fn a_dump_has_no_secret_values() {
 }
 
 /// Runs `pleach rehearse` with JSON output.
-fn rehearse(fleet: &Fleet, args: &[&str]) -> Run {
+pub(crate) fn rehearse(fleet: &Fleet, args: &[&str]) -> Run {
     let programs = binaries().find("kube-apiserver").unwrap();
     let programs = programs.parent().unwrap().to_str().unwrap();
     let mut line = vec!["rehearse", fleet.environment, "-o", "json"];
@@ -269,8 +269,8 @@ fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// No file of a rehearsal has a secret value, and nothing is left after its end. From a dump, the
-/// result is the same.
+/// No file of a rehearsal has a secret value, nor has the attached report, and nothing is left after
+/// its end. From a dump, the result is the same. An uninstall removes the report.
 #[test]
 fn a_rehearsal_stores_no_secret_value_and_leaves_nothing() {
     let fleet = secrets::fleet("hush-rehearsed");
@@ -285,9 +285,10 @@ fn a_rehearsal_stores_no_secret_value_and_leaves_nothing() {
     fleet.commit();
     let folder = tempfile::tempdir().unwrap();
     let programs = binaries().find("kube-apiserver").unwrap();
-    let args = ["rehearse", "hush-rehearsed", "--keep", "--pod-delay", "0s"];
+    let args = ["rehearse", "hush-rehearsed", "--keep", "--attach"];
     let mut process = fleet
         .command(&args)
+        .args(["--pod-delay", "0s"])
         .arg("--control-plane")
         .arg(programs.parent().unwrap())
         .env("TMPDIR", folder.path())
@@ -334,6 +335,24 @@ fn a_rehearsal_stores_no_secret_value_and_leaves_nothing() {
         .json();
     assert_eq!(report["plan"]["agreement"], "fromDump");
     assert_eq!(report["verdict"], "passed");
+
+    let name = ["configmap/hush-rehearsed.web.rehearsal", "-n=pleach-system"];
+    let object = fleet.get(&name).unwrap();
+    let packed = object["binaryData"]["report"].as_str().unwrap();
+    let packed = STANDARD.decode(packed).unwrap();
+    let mut unpacked = String::new();
+    let mut decoder = flate2::read::GzDecoder::new(packed.as_slice());
+    decoder.read_to_string(&mut unpacked).unwrap();
+    assert_eq!(leaks(&format!("{object} {unpacked}")), None);
+    let report: Value = serde_json::from_str(&unpacked).unwrap();
+    assert_eq!(report["releases"][0]["name"], "hush-rehearsed.web");
+    let ended = fleet.run(&["uninstall", "hush-rehearsed/web", "--yes"]);
+    ended.ended_with(0);
+    assert!(!fleet.exists(&[
+        "configmap",
+        "hush-rehearsed.web.rehearsal",
+        "-n=pleach-system"
+    ]));
 }
 
 /// Kinds that the user cannot list are left out by name. Credentials of registries stay valid.

@@ -10,6 +10,7 @@ use pleach_planner::plan::{Action, Policy};
 use pleach_planner::text_diff::View;
 use pleach_planner::view::{Drawing, ReleaseDiff};
 use pleach_reconciler::outcome;
+use pleach_report::attached;
 
 use crate::run::Target;
 
@@ -33,6 +34,7 @@ pub(super) fn facts(target: &Target, planned: &Planned) -> ReleaseFacts {
     let policy = outcome::policy(&target.loaded.environment.sync, observed.policies());
     let diff = differences(target, planned, &planner.policy(release));
     let depends_on = release.depends_on.iter().filter_map(Dependency::release);
+    let rehearsal = observation.rehearsal().map(attached::read);
     ReleaseFacts::of(&Input {
         at: observed.at,
         branch: target.source.as_ref().map(|source| source.branch.as_str()),
@@ -44,6 +46,7 @@ pub(super) fn facts(target: &Target, planned: &Planned) -> ReleaseFacts {
         observed,
         plan,
         diff: diff.as_ref(),
+        rehearsal: rehearsal.as_ref(),
     })
 }
 

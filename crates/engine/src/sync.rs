@@ -49,6 +49,7 @@ use pleach_state::inventory::{
     Attempt, Condition, Following, Installed, Inventory, RECONCILING, RunOutcome, Store,
     UserRequests,
 };
+use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use dependencies::{Neighbor, is_ready, place_of};
@@ -441,6 +442,11 @@ impl Observation {
     /// Returns the message of the controller about lost readiness, if any.
     pub fn degraded(&self) -> Option<String> {
         self.state.degraded()
+    }
+
+    /// Returns the ConfigMap with the report of a rehearsal. Its content is untrusted.
+    pub fn rehearsal(&self) -> Option<&Value> {
+        self.state.rehearsal()
     }
 
     /// Returns whether the record already has exactly these conditions of the controller.

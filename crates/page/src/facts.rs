@@ -13,7 +13,9 @@ use pleach_model::sanitize::{clipped, one_line, plain};
 use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Action, Change, Desired, Plan, Taken};
 use pleach_planner::view::ReleaseDiff;
+use pleach_report::attached::{Attached, AttachedError};
 use pleach_report::labels::meanwhile;
+use pleach_report::preview::rehearsal::ReleaseResult;
 use pleach_report::steps::{Sign, explanation, subject};
 use pleach_state::inventory::{Installed, Store, UserRequests};
 use serde::Serialize;
@@ -78,6 +80,8 @@ pub struct Input<'a> {
     pub plan: &'a Plan,
     /// Differences of the plan. `None` if there are more than [`MAX_COMPARED`] objects.
     pub diff: Option<&'a ReleaseDiff>,
+    /// Attached report of a rehearsal, or its error.
+    pub rehearsal: Option<&'a Result<Attached, AttachedError>>,
 }
 
 /// Facts of a release from its newest plan.
@@ -117,6 +121,43 @@ pub struct ReleaseFacts {
     pub objects_left_out: usize,
     /// Whether only some objects were read. All others are as before.
     pub is_partial: bool,
+    /// Attached report of a rehearsal, compared with the plan, or the reason why it cannot be read.
+    pub rehearsal: Option<Result<RehearsalFacts, String>>,
+}
+
+/// Facts of an attached report. Clients with access to the state can have written it.
+#[derive(Debug, Clone)]
+pub struct RehearsalFacts {
+    /// Time at which it was attached, as reported.
+    pub at: Timestamp,
+    /// User and host, as reported.
+    pub by: String,
+    /// Result for the release, against the plan.
+    pub result: ReleaseResult,
+}
+
+impl RehearsalFacts {
+    /// Compares an attached report with a plan of the release.
+    fn of(
+        attached: &Result<Attached, AttachedError>,
+        (plan, revision): (&Plan, &str),
+    ) -> Result<Self, String> {
+        let attached = attached
+            .as_ref()
+            .map_err(|error| text(&error.to_string()))?;
+        let name = plan.release.to_string();
+        let effects = plan.effects();
+        let result = attached.rehearsal.of_release(&name, (&effects, revision));
+        let mut result = result.ok_or_else(|| "it is of other releases".to_owned())?;
+        if result.out_of_date.is_some() && !plan.has_steps() {
+            result.out_of_date = Some("the present plan changes nothing".to_owned());
+        }
+        Ok(Self {
+            at: attached.at,
+            by: text(&attached.by),
+            result,
+        })
+    }
 }
 
 /// Facts of a record.
@@ -279,6 +320,7 @@ impl ReleaseFacts {
             observed,
             plan,
             diff,
+            rehearsal,
         } = input;
         let store_namespace = match &desired.store {
             Store::Release => None,
@@ -315,6 +357,8 @@ impl ReleaseFacts {
             objects: objects.collect(),
             objects_left_out: plan.changes.len().saturating_sub(OBJECTS),
             is_partial: observed.focus.is_some(),
+            rehearsal: rehearsal
+                .map(|attached| RehearsalFacts::of(attached, (plan, &desired.revision))),
         }
     }
 

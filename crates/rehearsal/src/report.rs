@@ -169,6 +169,38 @@ pub enum Verdict {
 }
 
 impl Report {
+    /// Returns the report of one release. `None` if it was not rehearsed.
+    pub fn of_release(&self, name: &str) -> Option<Self> {
+        let release = self.releases.iter().find(|it| it.name == name)?;
+        let is_stopped = release.has_failed() || release.not_started.is_some();
+        let verdict = match self.verdict {
+            Verdict::Passed | Verdict::WouldFail if is_stopped => Verdict::WouldFail,
+            Verdict::Passed | Verdict::WouldFail => Verdict::Passed,
+            Verdict::Refused if release.not_started.is_some() => Verdict::WouldFail,
+            verdict @ (Verdict::Refused | Verdict::Differs) => verdict,
+        };
+        let plan = match &self.plan {
+            Agreement::Same { .. } => Agreement::Same {
+                effects: release.effects.iter().cloned().collect(),
+            },
+            plan @ (Agreement::Differs { .. } | Agreement::FromDump { .. }) => plan.clone(),
+        };
+        Some(Self {
+            plan,
+            releases: vec![release.clone()],
+            verdict,
+            ..self.clone()
+        })
+    }
+
+    /// Returns the report without the lists of facts that a rehearsal leaves out or cannot answer.
+    #[must_use]
+    pub fn without_lists(mut self) -> Self {
+        self.copied.left_out.clear();
+        self.not_comparable.clear();
+        self
+    }
+
     /// Returns the numbers of planned and of executed writes.
     pub fn writes(&self) -> (usize, usize) {
         let stages = || self.releases.iter().flat_map(|release| &release.stages);
@@ -528,6 +560,48 @@ would fail in stage workloads; 23 of 40 writes made";
             report.verdict = verdict;
             assert_eq!(report.conclusion(), expected);
         }
+    }
+
+    #[test]
+    fn a_report_of_one_release_has_its_own_verdict() {
+        let plain = |name: &str, why: Option<&str>| Release {
+            name: name.to_owned(),
+            effects: Some("sha256:ab".to_owned()),
+            stages: vec![stage("access", 1, 1)],
+            gates: Vec::new(),
+            not_started: why.map(str::to_owned),
+            ..report().releases.remove(0)
+        };
+        let mut all = report();
+        all.releases.insert(0, plain("production.first", None));
+        let last = plain("production.last", Some("an earlier release would fail"));
+        all.releases.push(last);
+        let of = |verdict: Verdict, name: &str| {
+            let report = Report {
+                verdict,
+                ..all.clone()
+            };
+            report.of_release(&format!("production.{name}"))
+        };
+        for (verdict, name, expected) in [
+            (Verdict::WouldFail, "first", Verdict::Passed),
+            (Verdict::WouldFail, "shop", Verdict::WouldFail),
+            (Verdict::WouldFail, "last", Verdict::WouldFail),
+            (Verdict::Passed, "first", Verdict::Passed),
+            (Verdict::Refused, "shop", Verdict::Refused),
+            (Verdict::Refused, "last", Verdict::WouldFail),
+            (Verdict::Differs, "first", Verdict::Differs),
+        ] {
+            let report = of(verdict, name).unwrap();
+            assert_eq!(report.verdict, expected, "{verdict:?} {name}");
+            assert_eq!(report.releases.len(), 1, "{name}");
+        }
+        let first = of(Verdict::Passed, "first").unwrap();
+        let effects = vec!["sha256:ab".to_owned()];
+        assert_eq!(first.plan, Agreement::Same { effects });
+        assert_eq!(of(Verdict::Passed, "absent"), None);
+        let short = first.without_lists();
+        assert!(short.not_comparable.is_empty() && short.copied.left_out.is_empty());
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use pleach_engine::load::Loaded;
 use pleach_engine::rehearse;
-use pleach_model::object::ObjectId;
+use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Action;
 use pleach_rehearsal::certificates;
 use pleach_rehearsal::compare::{Effect, effects, first_difference};
 use pleach_rehearsal::dump::{Copy, MAX_FILE};
+use pleach_state::inventory::Store;
 use pleach_throwaway::TrustedAuthority;
 
 use super::stored::distance;
@@ -21,6 +22,7 @@ use crate::cli::error::{CliError, Kind};
 use crate::cli::session::{Planned, Session};
 use crate::cli::verdict::Verdict;
 use crate::cli::{Context, Exit, Target, Ui};
+use pleach_cluster::Cluster;
 
 /// Age from which a dump is reported as old.
 const OLD: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -36,6 +38,16 @@ pub(super) struct Source {
     pub(super) cluster_id: Option<ClusterId>,
     /// Whether the API server calls admission webhooks.
     pub(super) calls_webhooks: bool,
+    /// Places of the records; `None` for a dump.
+    pub(super) records: Option<Records>,
+}
+
+/// Places of the records of releases.
+pub(super) struct Records {
+    /// The cluster that was copied.
+    pub(super) cluster: Cluster,
+    /// Releases with their stores.
+    pub(super) releases: Vec<(ReleaseName, Store)>,
 }
 
 /// Effects of the plans for the cluster.
@@ -104,7 +116,15 @@ impl Source {
             let plan = &one.plan;
             (plan.release.to_string(), plan.effects().to_string())
         });
+        let releases = plans.iter().map(|one| {
+            let desired = &one.desired;
+            (desired.name.clone(), desired.store.clone())
+        });
         Ok(Ok(Self {
+            records: Some(Records {
+                cluster: session.cluster.clone(),
+                releases: releases.collect(),
+            }),
             took: Some(started.elapsed()),
             expected: Some(Expected {
                 by_release,
@@ -149,6 +169,7 @@ impl Source {
             cluster_id: loaded.environment.cluster.id.clone().map(ClusterId),
             copy,
             took: None,
+            records: None,
             expected: None,
             calls_webhooks: true,
         })

@@ -15,6 +15,7 @@ mod keys;
 mod nodes;
 mod parent;
 mod plans;
+mod rehearsals;
 mod salvage;
 mod setup;
 mod shards;
@@ -50,6 +51,7 @@ pub use conditions::{is_of, report};
 pub use journals::read_journals;
 pub use keys::is_genuine;
 pub use plans::last_plan;
+pub use rehearsals::attach;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
 pub use user_requests::{Approval, approve, order};
@@ -70,6 +72,8 @@ pub struct State {
     live: Option<Value>,
     /// The object of the journal, as read.
     journal: Option<Value>,
+    /// The object with the report of a rehearsal, as read. It is not authenticated.
+    rehearsal: Option<Value>,
     /// Nodes that the present run changes. `None`: those of the live status stay.
     nodes: Option<NodesReport>,
     /// Shards of a previous run that were not committed or not deleted.
@@ -124,6 +128,7 @@ impl State {
             record: Installed::default(),
             live: None,
             journal: None,
+            rehearsal: None,
             nodes: None,
             unlisted: BTreeSet::new(),
             nodes_in_change: NodesInChange::default(),
@@ -284,6 +289,12 @@ impl State {
             .as_ref()
             .map(UserRequests::read)
             .unwrap_or_default()
+    }
+
+    /// Returns the ConfigMap with the report of a rehearsal, as read with the inventory. Any client
+    /// with write access to the namespace can have written it.
+    pub fn rehearsal(&self) -> Option<&Value> {
+        self.rehearsal.as_ref()
     }
 
     /// Returns the store of the record.

@@ -11,7 +11,7 @@ use pleach_state::inventory::{NodePhase, NodeProgress, NodesReport};
 use super::hidden::Hidden;
 use super::{Content, Request, Tab, text};
 use crate::board::{Board, Environment, Recorded, Release, Run, State, StepState};
-use crate::facts::{self, HistoryRow, ReleaseFacts};
+use crate::facts::{self, HistoryRow, RehearsalFacts, ReleaseFacts};
 use crate::viewer::{Verb, Viewer};
 
 /// Maximum number of waits and failed steps on a page.
@@ -203,6 +203,9 @@ impl Page<'_> {
             actions => self.actions(),
             summary => facts.map(|facts| &facts.plan.summary),
             effects => facts.map_or("", |facts| &facts.plan.effects),
+            rehearsal => facts.and_then(|facts| facts.rehearsal.as_ref()).map(rehearsal),
+            // Without a report: how to make one, for the user who is about to approve the plan.
+            is_unapproved => self.release.state() == State::Unapproved,
             about => self.about(),
             active => facts.map_or(Vec::new(), |facts| facts.active.clone()),
             drift_left_out => drift.len().saturating_sub(DRIFTED),
@@ -457,6 +460,39 @@ pub(super) fn waits(release: &Release) -> Vec<Value> {
             }
         })
         .collect()
+}
+
+/// Returns the report of a rehearsal.
+fn rehearsal(report: &Result<RehearsalFacts, String>) -> Value {
+    let facts = match report {
+        Ok(facts) => facts,
+        Err(why) => return context! { class => "warn", error => why },
+    };
+    let result = &facts.result;
+    let class = match &result.out_of_date {
+        Some(_) => "idle",
+        None if result.passed => "ok",
+        None => "bad",
+    };
+    let findings = result.findings.iter().map(|finding| {
+        context! {
+            stage => &finding.stage,
+            object => &finding.object,
+            message => &finding.message,
+            hint => &finding.hint,
+        }
+    });
+    context! {
+        class,
+        out_of_date => &result.out_of_date,
+        summary => &result.summary,
+        kubernetes => &result.kubernetes,
+        commit => text::commit(&result.revision),
+        at => text::moment(facts.at),
+        by => &facts.by,
+        findings => findings.collect::<Vec<_>>(),
+        left_out => result.findings_left_out,
+    }
 }
 
 /// Returns a node that a run changes.

@@ -14,6 +14,8 @@ use pleach_page::viewer::Viewer;
 use pleach_planner::observe::{ClusterId, Observed};
 use pleach_planner::plan::{Action, Change, Desired, Digests, Plan, Terms};
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_report::attached::{Attached, AttachedError};
+use pleach_report::preview::rehearsal::Rehearsal;
 use pleach_state::inventory::{
     Attempt, AttemptResult, Installed, RunFacts, RunOutcome, Store, Suspension, UserRequests,
 };
@@ -75,6 +77,84 @@ fn record() -> Installed {
     }
 }
 
+/// Returns the facts of a plan with an attached report of a rehearsal.
+fn with_report(plan: &Plan, report: Result<Attached, AttachedError>) -> ReleaseFacts {
+    let web = name("production", "web");
+    let cluster = ClusterId("cluster".to_owned());
+    let observed = Observed::of(cluster, "v1.36.0".to_owned(), Discovery::default(), at(0));
+    ReleaseFacts::of(&Input {
+        at: at(0),
+        branch: None,
+        depends_on: Vec::new(),
+        policy: &SyncPolicy::default(),
+        requests: &UserRequests::default(),
+        degraded: None,
+        desired: &desired(&web),
+        observed: &observed,
+        plan,
+        diff: None,
+        rehearsal: Some(&report),
+    })
+}
+
+#[test]
+fn a_rehearsal_is_compared_with_the_plan() {
+    let web = name("production", "web");
+    let changes = plan(&web);
+    let nothing = Plan::new(web, "v1.4.0");
+    let other = pleach_model::object::Digest::of(b"other");
+    let report = |release: &str, effects: &str| {
+        let text = format!(
+            r#"{{"format": 1, "environment": "production", "revision": "none", "verdict": "passed",
+                "releases": [{{"name": "{release}", "effects": "{effects}", "stages": []}}]}}"#
+        );
+        Ok(Attached {
+            at: at(-60),
+            by: "ann@laptop".to_owned(),
+            rehearsal: Rehearsal::parse(text.as_bytes()).unwrap(),
+        })
+    };
+    let (name, effects) = ("production.web", changes.effects().to_string());
+    for (case, plan, report, expected) in [
+        ("the same effects", &changes, report(name, &effects), Ok("")),
+        (
+            "other effects",
+            &changes,
+            report(name, &other.to_string()),
+            Ok("the plan has other effects"),
+        ),
+        (
+            "nothing to change",
+            &nothing,
+            report(name, &effects),
+            Ok("the present plan changes nothing"),
+        ),
+        (
+            "a rehearsal of nothing",
+            &nothing,
+            report(name, &nothing.effects().to_string()),
+            Ok(""),
+        ),
+        (
+            "another release",
+            &changes,
+            report("production.db", &effects),
+            Err("it is of other releases"),
+        ),
+        (
+            "garbage",
+            &changes,
+            Err(AttachedError::TooLarge),
+            Err("it has more than 4194304 bytes"),
+        ),
+    ] {
+        let facts = with_report(plan, report).rehearsal.unwrap();
+        let found = facts.map(|it| it.result.out_of_date.unwrap_or_default());
+        let expected = expected.map(str::to_owned).map_err(str::to_owned);
+        assert_eq!(found, expected, "{case}");
+    }
+}
+
 #[test]
 fn facts_come_from_plan_record_and_requests() {
     let web = name("production", "web");
@@ -102,6 +182,7 @@ fn facts_come_from_plan_record_and_requests() {
         observed: &observed,
         plan: &plan,
         diff: Some(&diff(&plan)),
+        rehearsal: None,
     });
     assert_eq!(facts.store_namespace.as_deref(), Some("shop"));
     let suspended = facts.suspended.as_deref();

@@ -11,13 +11,16 @@ use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{DesiredDigest, Digest, ObjectId, ReleaseName};
 use pleach_model::order::StageName;
 use pleach_page::board::{Board, LoadedEnvironment, Outcome, Stalled, StepState, Wait};
-use pleach_page::facts::{HistoryRow, ObjectRow, PlanView, RecordFacts, ReleaseFacts};
+use pleach_page::facts::{
+    HistoryRow, ObjectRow, PlanView, RecordFacts, RehearsalFacts, ReleaseFacts,
+};
 use pleach_page::pages::{Assets, Page, Query, Request, render};
 use pleach_page::viewer::Viewer;
 use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, StepId};
 use pleach_planner::text_diff::{Note, ObjectDiff, hunks};
 use pleach_planner::view::ReleaseDiff;
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_report::preview::rehearsal::{ReleaseResult, ResultFinding};
 use pleach_state::inventory::{NodePhase, NodeProgress, ReleaseSummary};
 use serde_json::json;
 
@@ -213,6 +216,29 @@ pub(crate) fn facts(release: &ReleaseName, depends_on: &[&str]) -> ReleaseFacts 
         plan: PlanView::of(&plan, Some(&diff(&plan))),
         objects_left_out: 0,
         is_partial: false,
+        rehearsal: None,
+    }
+}
+
+/// Returns an attached report of a rehearsal with one failed step.
+pub(crate) fn rehearsal() -> RehearsalFacts {
+    RehearsalFacts {
+        at: at(-600),
+        by: "ann@laptop".to_owned(),
+        result: ReleaseResult {
+            summary: "would fail, 2 of 3 writes, 1 refused".to_owned(),
+            passed: false,
+            out_of_date: None,
+            kubernetes: "1.36.3".to_owned(),
+            revision: COMMIT.to_owned(),
+            findings: vec![ResultFinding {
+                stage: "workloads".to_owned(),
+                object: "Deployment.apps/shop/web".to_owned(),
+                message: "container web has no <memory> limit".to_owned(),
+                hint: "set resources.limits".to_owned(),
+            }],
+            findings_left_out: 2,
+        },
     }
 }
 

@@ -1,12 +1,16 @@
 //! Golden files of the pages.
 
+use std::sync::Arc;
+
 use insta::assert_snapshot;
 use pleach_page::board::Board;
+use pleach_page::facts::ReleaseFacts;
 use pleach_page::standalone;
 use pleach_page::viewer::{Permissions, Verb, Viewer};
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_report::preview::rehearsal::ReleaseResult;
 
-use crate::fixtures::{diff, every_state, html, name, outcome, plan, try_html};
+use crate::fixtures::{diff, every_state, facts, html, name, outcome, plan, rehearsal, try_html};
 
 const TABS: [&str; 6] = ["", "/plan", "/diff", "/objects", "/history", "/graph"];
 
@@ -122,6 +126,78 @@ fn actions_appear_for_users_who_are_allowed_to_use_them() {
         "actions",
         html(&board, &all, "/releases/production/approval")
     );
+}
+
+#[test]
+fn the_page_of_a_release_shows_its_rehearsal() {
+    let all = Permissions {
+        everywhere: Verb::ALL.into(),
+        ..Permissions::default()
+    };
+    let viewer = Viewer::signed_in("ann", all);
+    let approval = name("production", "approval");
+    let page = |rehearsal, state| {
+        let mut board = every_state();
+        let facts = ReleaseFacts {
+            rehearsal,
+            ..facts(&approval, &[])
+        };
+        board.planned(&approval, &Arc::new(facts));
+        board.finished(&approval, outcome(state, ""));
+        let page = main_part(&board, &viewer, "/releases/production/approval");
+        page.split_once("<h2>Facts").unwrap().0.to_owned()
+    };
+    assert_snapshot!(
+        "rehearsal",
+        page(Some(Ok(rehearsal())), ReconcileOutcome::Unapproved)
+    );
+    let how = "<code>pleach rehearse production/approval --attach</code>";
+    let mut passed = rehearsal();
+    passed.result = ReleaseResult {
+        summary: "yes, 3 writes, 0 refused".to_owned(),
+        passed: true,
+        findings: Vec::new(),
+        findings_left_out: 0,
+        ..passed.result
+    };
+    let mut old = passed.clone();
+    old.result.out_of_date = Some("the plan has other effects".to_owned());
+    let wait = ReconcileOutcome::Unapproved;
+    for (case, report, outcome, expected, absent) in [
+        (
+            "passed",
+            Some(Ok(passed)),
+            wait,
+            "<span class=\"state ok\">rehearsed:</span> yes, 3 writes, 0 refused",
+            how,
+        ),
+        (
+            "out of date",
+            Some(Ok(old)),
+            wait,
+            "out of date: the plan has other effects; it was: yes, 3 writes, 0 refused",
+            "state ok\">rehearsed",
+        ),
+        (
+            "unreadable",
+            Some(Err("it has no report".to_owned())),
+            wait,
+            "cannot be read: it has no report",
+            "as reported by",
+        ),
+        ("none", None, wait, how, "rehearsed:"),
+        (
+            "none, and no plan waits",
+            None,
+            ReconcileOutcome::Failed,
+            "<h2>Actions",
+            "Rehearsal",
+        ),
+    ] {
+        let page = page(report, outcome);
+        assert!(page.contains(expected), "{case}: {page}");
+        assert!(!page.contains(absent), "{case}: {page}");
+    }
 }
 
 #[test]

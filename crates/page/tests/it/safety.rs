@@ -10,8 +10,9 @@ use pleach_page::board::{Board, LoadedEnvironment, Stalled, StepState, Wait};
 use pleach_page::facts::{FindingView, ReleaseFacts};
 use pleach_page::viewer::{Permissions, Verb, Viewer};
 use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_report::preview::rehearsal::{ReleaseResult, ResultFinding};
 
-use crate::fixtures::{at, facts, html, load, name, outcome};
+use crate::fixtures::{at, facts, html, load, name, outcome, rehearsal};
 
 const HOSTILE: [&str; 4] = [
     "<img src=x onerror=alert(1)>",
@@ -28,6 +29,25 @@ fn poisoned(facts: ReleaseFacts, text: &str) -> ReleaseFacts {
     facts.degraded = Some(own());
     facts.suspended = Some(own());
     facts.active = vec![own()];
+    let mut rehearsed = rehearsal();
+    rehearsed.by = own();
+    rehearsed.result = ReleaseResult {
+        summary: own(),
+        out_of_date: Some(own()),
+        kubernetes: own(),
+        revision: own(),
+        ..rehearsed.result
+    };
+    for finding in &mut rehearsed.result.findings {
+        let ResultFinding {
+            stage,
+            object,
+            message,
+            hint,
+        } = finding;
+        (*stage, *object, *message, *hint) = (own(), own(), own(), own());
+    }
+    facts.rehearsal = Some(Ok(rehearsed));
     facts.branch = Some(own());
     for row in &mut facts.objects {
         row.object = ObjectId::new(text, text, Some(text), text);

@@ -261,6 +261,7 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
                     rest.is_empty()
                         || rest == ".journal"
                         || rest == ".plan"
+                        || rest == ".rehearsal"
                         || rest.starts_with(".inventory.")
                 })));
     // The controller's key, which is in a namespace of its own.

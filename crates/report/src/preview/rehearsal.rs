@@ -1,4 +1,4 @@
-//! Result of a rehearsal in the comment on a pull request.
+//! Result of a rehearsal in the comment on a pull request, and on the web page.
 //!
 //! The report of `pleach rehearse -o json` comes from another job of a pipeline, so it is untrusted:
 //! its texts are shown only clipped and escaped.
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{EnvironmentPreview, Preview};
 use crate::markdown::escaped;
 use pleach_model::object::Digest;
-use pleach_model::sanitize::clipped;
+use pleach_model::sanitize::{clipped, one_line};
 
 /// Maximum size of a report in bytes.
 pub const REPORT_BYTES: u64 = 8 << 20;
@@ -21,7 +21,7 @@ const REFUSALS: usize = 10;
 /// Maximum length of a shown text, in characters.
 const TEXT: usize = 300;
 
-/// Report of a rehearsal, with the fields that a comment needs. Other fields are ignored.
+/// Report of a rehearsal, with the fields that a reader needs. Other fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rehearsal {
@@ -29,6 +29,9 @@ pub struct Rehearsal {
     environment: String,
     /// Revision of the repository, as in [`Preview::head`].
     revision: String,
+    /// Version of the API server that judged the plan.
+    #[serde(default)]
+    kubernetes: String,
     /// Rehearsed releases.
     releases: Vec<Release>,
     /// Result.
@@ -63,6 +66,40 @@ struct Stage {
 struct Refusal {
     object: String,
     message: String,
+    #[serde(default)]
+    hint: Option<String>,
+}
+
+/// Result for one release, against a plan of it. All texts are plain, in one line, and clipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseResult {
+    /// Result in one line, such as `yes, 58 writes, 0 refused`.
+    pub summary: String,
+    /// Whether the whole plan went through.
+    pub passed: bool,
+    /// Reason why it does not belong to the plan. `None` if it does.
+    pub out_of_date: Option<String>,
+    /// Version of the API server that judged the plan. Can be empty.
+    pub kubernetes: String,
+    /// Revision of the repository.
+    pub revision: String,
+    /// The first findings.
+    pub findings: Vec<ResultFinding>,
+    /// Number of further findings.
+    pub findings_left_out: usize,
+}
+
+/// A finding of a rehearsal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultFinding {
+    /// Stage; empty for a reason that is about the whole release.
+    pub stage: String,
+    /// Object; empty for a reason that is about the whole release.
+    pub object: String,
+    /// Cause.
+    pub message: String,
+    /// Next step. Can be empty.
+    pub hint: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -107,14 +144,51 @@ impl Rehearsal {
         serde_json::from_slice(bytes).map_err(RehearsalError::Invalid)
     }
 
-    /// Returns the numbers of planned and executed writes, and of refusals.
-    fn counts(&self) -> (u64, u64, usize) {
-        let stages = || self.releases.iter().flat_map(|release| &release.stages);
-        (
-            stages().map(|stage| u64::from(stage.planned)).sum(),
-            stages().map(|stage| u64::from(stage.writes)).sum(),
-            stages().map(|stage| stage.refused.len()).sum(),
-        )
+    /// Returns the result for a release, against a plan with these effects at this revision. `None`
+    /// if the report is of other releases.
+    pub fn of_release(
+        &self,
+        name: &str,
+        (effects, revision): (&Digest, &str),
+    ) -> Option<ReleaseResult> {
+        let release = self.releases.iter().find(|it| it.name == name)?;
+        let out_of_date = match have_same_effects(release.effects.as_ref(), Some(effects)) {
+            Some(true) => None,
+            Some(false) => Some("the plan has other effects".to_owned()),
+            None => self.other_revision(revision),
+        };
+        // Clipped first: the texts can be long.
+        let text = |text: &str| one_line(&clipped(text, TEXT));
+        let counts = counts(std::slice::from_ref(release));
+        let refusals = release.stages.iter().flat_map(|stage| {
+            let refused = stage.refused.iter();
+            refused.map(|it| ResultFinding {
+                stage: text(&stage.name),
+                object: text(&it.object),
+                message: text(&it.message),
+                hint: it.hint.as_deref().map(text).unwrap_or_default(),
+            })
+        });
+        let reasons = release.trouble.iter().chain(&release.not_started);
+        let reasons = reasons.map(|why| ResultFinding {
+            stage: String::new(),
+            object: String::new(),
+            message: text(why),
+            hint: String::new(),
+        });
+        let findings: Vec<ResultFinding> = refusals.chain(reasons).take(REFUSALS).collect();
+        let all = counts.refused
+            + usize::from(release.trouble.is_some())
+            + usize::from(release.not_started.is_some());
+        Some(ReleaseResult {
+            summary: self.verdict.describe(counts),
+            passed: self.verdict == Verdict::Passed && all == 0,
+            out_of_date: out_of_date.as_deref().map(text),
+            kubernetes: text(&self.kubernetes),
+            revision: text(&self.revision),
+            findings_left_out: all - findings.len(),
+            findings,
+        })
     }
 
     /// Returns why the result does not belong to the preview. `None` if it does.
@@ -129,24 +203,25 @@ impl Rehearsal {
         let mut are_compared = !self.releases.is_empty();
         for release in &self.releases {
             let previewed = environment.and_then(|it| it.in_cluster(&release.name));
-            match (
-                &release.effects,
-                previewed.and_then(|it| it.effects.as_ref()),
-            ) {
-                (Some(rehearsed), Some(previewed)) if rehearsed != previewed => {
-                    return Some(format!("the effects of {} differ", release.name));
-                }
-                (Some(_), Some(_)) => {}
-                _ => are_compared = false,
+            let previewed = previewed.and_then(|it| it.effects.as_ref());
+            match have_same_effects(release.effects.as_ref(), previewed) {
+                Some(true) => {}
+                Some(false) => return Some(format!("the effects of {} differ", release.name)),
+                None => are_compared = false,
             }
         }
         if are_compared {
             return None;
         }
+        self.other_revision(&preview.head)
+    }
+
+    /// Returns why the result is not of a revision. `None` if it is.
+    fn other_revision(&self, revision: &str) -> Option<String> {
         if self.revision.ends_with("-dirty") || self.revision == "none" {
             return Some("it is of a working tree without a commit".to_owned());
         }
-        (self.revision != preview.head).then(|| format!("it is of revision {}", self.revision))
+        (self.revision != revision).then(|| format!("it is of revision {}", self.revision))
     }
 
     fn environment_in<'a>(&self, preview: &'a Preview) -> Option<&'a EnvironmentPreview> {
@@ -171,17 +246,7 @@ impl Rehearsal {
             let why = clipped(&why, TEXT);
             return vec![format!("out of date ({environment}): {why}")];
         }
-        let (planned, writes, refused) = self.counts();
-        let result = match self.verdict {
-            Verdict::Passed => format!("yes, {writes} writes, {refused} refused"),
-            Verdict::WouldFail => {
-                format!("would fail, {writes} of {planned} writes, {refused} refused")
-            }
-            Verdict::Differs => {
-                "no, the copy differs from the cluster, so nothing was rehearsed".to_owned()
-            }
-            Verdict::Refused => format!("no, the plan is refused, {refused} findings"),
-        };
+        let result = self.verdict.describe(counts(&self.releases));
         let mut first = format!("{result} ({environment})");
         let missing = self.missing(preview);
         if !missing.is_empty() {
@@ -230,6 +295,50 @@ impl Rehearsal {
         }
         text
     }
+}
+
+/// Numbers of writes and refusals.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    planned: u64,
+    writes: u64,
+    refused: usize,
+}
+
+fn counts(releases: &[Release]) -> Counts {
+    let stages = || releases.iter().flat_map(|release| &release.stages);
+    Counts {
+        planned: stages().map(|stage| u64::from(stage.planned)).sum(),
+        writes: stages().map(|stage| u64::from(stage.writes)).sum(),
+        refused: stages().map(|stage| stage.refused.len()).sum(),
+    }
+}
+
+impl Verdict {
+    /// Describes the result in one line.
+    fn describe(self, counts: Counts) -> String {
+        let Counts {
+            planned,
+            writes,
+            refused,
+        } = counts;
+        match self {
+            Self::Passed => format!("yes, {writes} writes, {refused} refused"),
+            Self::WouldFail => {
+                format!("would fail, {writes} of {planned} writes, {refused} refused")
+            }
+            Self::Differs => {
+                "no, the copy differs from the cluster, so nothing was rehearsed".to_owned()
+            }
+            Self::Refused => format!("no, the plan is refused, {refused} findings"),
+        }
+    }
+}
+
+/// Returns whether a rehearsal and a plan have the same effects. `None` if one of them has no
+/// digest.
+fn have_same_effects(rehearsed: Option<&Digest>, planned: Option<&Digest>) -> Option<bool> {
+    Some(rehearsed? == planned?)
 }
 
 #[cfg(test)]

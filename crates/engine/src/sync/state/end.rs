@@ -1,5 +1,6 @@
 //! Removal of a record that has no members left.
 
+use pleach_report::attached;
 use pleach_report::audit::LastPlan;
 use pleach_state::inventory::{Installed, Inventory, Journal, Store};
 
@@ -29,6 +30,9 @@ impl State {
         self.unlisted.insert(LastPlan::name(&self.name));
         if self.journal.take().is_some() {
             self.unlisted.insert(Journal::name(&self.name));
+        }
+        if self.rehearsal.take().is_some() {
+            self.unlisted.insert(attached::name(&self.name));
         }
         self.remove_unlisted().await?;
         match self.remove_parent().await {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_model::object::{ObjectId, ReleaseName, labels};
+use pleach_report::attached;
 use pleach_state::inventory::{
     Installed, Inventory, Journal, ReleaseSummary, ShardRef, Store, read_shards, write_shards,
 };
@@ -36,6 +37,12 @@ impl State {
             .items
             .iter()
             .find(|item| item["metadata"]["name"] == journal.as_str())
+            .cloned();
+        let rehearsal = attached::name(&self.name);
+        self.rehearsal = list
+            .items
+            .iter()
+            .find(|item| item["metadata"]["name"] == rehearsal.as_str())
             .cloned();
         self.unlisted = list
             .items

@@ -177,3 +177,84 @@ fn other_files_are_refused() {
         assert_eq!(error.to_string(), expected);
     }
 }
+
+#[test]
+fn the_result_of_a_release_belongs_to_a_plan_with_the_same_effects() {
+    let other = "c".repeat(40);
+    let of = |revision: &str, effects: Value| {
+        let mut report = report();
+        report["revision"] = revision.into();
+        report["releases"][0]["effects"] = effects;
+        report
+    };
+    let (same, differs) = (json!(Digest::of(b"a")), json!(Digest::of(b"b")));
+    for (case, report, expected) in [
+        ("same effects", of(HEAD, same.clone()), None),
+        ("same effects at another revision", of(&other, same), None),
+        (
+            "other effects",
+            of(HEAD, differs),
+            Some("the plan has other effects".to_owned()),
+        ),
+        ("no effects, the same revision", of(HEAD, Value::Null), None),
+        (
+            "no effects, another revision",
+            of(&other, Value::Null),
+            Some(format!("it is of revision {other}")),
+        ),
+        (
+            "a working tree",
+            of("bbbbbbb-dirty", Value::Null),
+            Some("it is of a working tree without a commit".to_owned()),
+        ),
+    ] {
+        let rehearsal = Rehearsal::parse(report.to_string().as_bytes()).unwrap();
+        let plan = (&Digest::of(b"a"), HEAD);
+        let result = rehearsal.of_release("dev.web", plan).unwrap();
+        assert_eq!(result.out_of_date, expected, "{case}");
+        assert_eq!(result.summary, "yes, 58 writes, 0 refused", "{case}");
+        assert!(result.passed && result.findings.is_empty(), "{case}");
+        assert_eq!(rehearsal.of_release("dev.db", plan), None, "{case}");
+    }
+}
+
+#[test]
+fn the_result_of_a_release_has_its_first_findings() {
+    let mut report = report();
+    report["verdict"] = "wouldFail".into();
+    report["kubernetes"] = "1.36.3".into();
+    report["releases"][0]["trouble"] = "the Lease was lost".into();
+    let refusal = json!({
+        "object": "Deployment.apps/web/a\n\u{1b}[31m",
+        "message": "y".repeat(100_000),
+        "hint": "set limits",
+    });
+    for (refused, shown, left_out) in [(1, 2, 0), (9, 10, 0), (10, 10, 1), (12, 10, 3)] {
+        report["releases"][0]["stages"][1]["refused"] = json!(vec![&refusal; refused]);
+        let rehearsal = Rehearsal::parse(report.to_string().as_bytes()).unwrap();
+        let plan = (&Digest::of(b"a"), HEAD);
+        let result = rehearsal.of_release("dev.web", plan).unwrap();
+        assert_eq!(
+            (result.findings.len(), result.findings_left_out),
+            (shown, left_out),
+            "{refused}"
+        );
+        assert!(!result.passed);
+        let first = &result.findings[0];
+        assert_eq!(
+            (first.stage.as_str(), first.hint.as_str()),
+            ("workloads", "set limits")
+        );
+        assert!(
+            first.object.starts_with("Deployment.apps/web/a"),
+            "{first:?}"
+        );
+        assert!(!first.object.contains(['\n', '\u{1b}']), "{first:?}");
+        assert!(first.message.chars().count() <= TEXT + 40, "{first:?}");
+    }
+    // A report that contradicts itself has not passed.
+    report["verdict"] = "passed".into();
+    let rehearsal = Rehearsal::parse(report.to_string().as_bytes()).unwrap();
+    let result = rehearsal.of_release("dev.web", (&Digest::of(b"a"), HEAD));
+    assert!(!result.unwrap().passed);
+}
