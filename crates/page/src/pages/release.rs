@@ -484,6 +484,7 @@ fn rehearsal(report: &Result<RehearsalFacts, String>) -> Value {
     });
     context! {
         class,
+        error => "",
         out_of_date => &result.out_of_date,
         summary => &result.summary,
         kubernetes => &result.kubernetes,
