@@ -188,16 +188,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     let asked = webhooks::asked(&registrations, &plane.webhooks());
     report.not_comparable.extend(asked);
     report.not_comparable.sort();
-    match args.output {
-        RehearseOutput::Text => ui.print(report.text()),
-        RehearseOutput::Markdown => ui.print(report.markdown().trim_end()),
-        RehearseOutput::Html => {
-            let page = page::page(&report);
-            let page = page.map_err(|error| CliError::new(Kind::Failed, error))?;
-            ui.print(page.trim_end());
-        }
-        RehearseOutput::Json => ui.print(format::json(&serde_json::json!(report))),
-    }
+    print(ui, args.output, &report)?;
     if let Some(records) = &records {
         // The result comes first, whatever becomes of the write.
         ui.flush();
@@ -220,6 +211,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         Conclusion::WouldFail | Conclusion::Differs => Exit::FAILED,
         Conclusion::Refused => Exit::POLICY,
     })
+}
+
+fn print(ui: &mut Ui, output: RehearseOutput, report: &Report) -> Result<(), CliError> {
+    match output {
+        RehearseOutput::Text => ui.print(report.text()),
+        RehearseOutput::Markdown => ui.print(report.markdown().trim_end()),
+        RehearseOutput::Html => {
+            let page = page::page(report);
+            let page = page.map_err(|error| CliError::new(Kind::Failed, error))?;
+            ui.print(page.trim_end());
+        }
+        RehearseOutput::Json => ui.print(format::json(&serde_json::json!(report))),
+    }
+    Ok(())
 }
 
 /// Waits until the servers of the aggregated APIs of a copy answer, for a while.

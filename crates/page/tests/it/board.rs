@@ -78,7 +78,7 @@ fn record() -> Installed {
 }
 
 /// Returns the facts of a plan with an attached report of a rehearsal.
-fn with_report(plan: &Plan, report: Result<Attached, AttachedError>) -> ReleaseFacts {
+fn with_report(plan: &Plan, report: &Result<Attached, AttachedError>) -> ReleaseFacts {
     let web = name("production", "web");
     let cluster = ClusterId("cluster".to_owned());
     let observed = Observed::of(cluster, "v1.36.0".to_owned(), Discovery::default(), at(0));
@@ -93,7 +93,7 @@ fn with_report(plan: &Plan, report: Result<Attached, AttachedError>) -> ReleaseF
         observed: &observed,
         plan,
         diff: None,
-        rehearsal: Some(&report),
+        rehearsal: Some(report),
     })
 }
 
@@ -148,7 +148,7 @@ fn a_rehearsal_is_compared_with_the_plan() {
             Err("it has more than 4194304 bytes"),
         ),
     ] {
-        let facts = with_report(plan, report).rehearsal.unwrap();
+        let facts = with_report(plan, &report).rehearsal.unwrap();
         let found = facts.map(|it| it.result.out_of_date.unwrap_or_default());
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
         assert_eq!(found, expected, "{case}");

@@ -86,7 +86,7 @@ fn the_same_writes_are_the_same() {
 }
 
 #[rstest]
-#[case::the_record(&[("patch pleach.dev releases /dev.web", 200), ("patch - configmaps pleach-system/dev.web.inventory.0-ab", 201), ("delete coordination.k8s.io leases pleach-system/dev.web", 200), ("create - configmaps pleach-system/dev.web.journal", 201)])]
+#[case::the_record(&[("patch pleach.dev releases /dev.web", 200), ("patch - configmaps pleach-system/dev.web.inventory.0-ab", 201), ("delete coordination.k8s.io leases pleach-system/dev.web", 200), ("create - configmaps pleach-system/dev.web.journal", 201), ("delete - configmaps pleach-system/dev.web.rehearsal", 200)])]
 #[case::controller_events(&[("create - events default/dev.web.ab12", 201), ("patch - events default/dev.web.ab12", 200)])]
 #[case::refused(&[("patch apps deployments web/other", 409)])]
 #[case::dry_run(&[("patch apps deployments web/other &dryRun=All", 200)])]
