@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # build.sh [FILE]: builds pleach-engines, by default as target/engines/pleach-engines.
-# build.sh tools: builds helm, sops, kustomize, crane and cosign, which tests
-# compare with, into the user's cache:
+# build.sh tools: builds helm, sops, kustomize, crane, cosign, the registry of
+# distribution and a program on the library of Flux, which tests compare with,
+# into the user's cache:
 #
 #   ${XDG_CACHE_HOME:-~/.cache}/pleach/referees/
 #
@@ -47,16 +48,16 @@ new=$cache/.new-$$
 trap 'rm -rf -- "$new"' EXIT
 mkdir "$new"
 
-# go.mod is the only place that names versions.
+# The files go.mod are the only places that name versions.
 version_of() { # MODULE
-  awk -v module="$1" '$1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod
+  awk -v module="$1" '$1 == "require" { $0 = substr($0, index($0, $2)) } $1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod
 }
 build() { # PROGRAM MODULE PACKAGE
   if [[ -x $cache/$1 ]] && go version -m "$cache/$1" | grep --fixed-strings "$2"$'\t'"$(version_of "$2")" >/dev/null; then
     return
   fi
   echo "building $1 $(version_of "$2") into $cache; this takes some minutes"
-  go build -trimpath -ldflags '-s -w' -o "$new/$1" "$3" 9>&-
+  go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$new/$1" "$3" 9>&-
   mv -- "$new/$1" "$cache/$1"
 }
 build helm helm.sh/helm/v4 helm.sh/helm/v4/cmd/helm
@@ -64,3 +65,7 @@ build sops github.com/getsops/sops/v3 github.com/getsops/sops/v3/cmd/sops
 build kustomize sigs.k8s.io/kustomize/kustomize/v5 sigs.k8s.io/kustomize/kustomize/v5
 build crane github.com/google/go-containerregistry github.com/google/go-containerregistry/cmd/crane
 build cosign github.com/sigstore/cosign/v3 github.com/sigstore/cosign/v3/cmd/cosign
+cd oci
+[[ ! flux/main.go -nt $cache/flux ]] || rm -f -- "$cache/flux"
+build registry github.com/distribution/distribution/v3 github.com/distribution/distribution/v3/cmd/registry
+build flux github.com/fluxcd/pkg/oci ./flux

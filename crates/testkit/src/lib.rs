@@ -15,6 +15,7 @@ pub mod generated;
 pub mod git_server;
 pub mod hosted;
 pub mod isolated;
+pub mod issued;
 pub mod issuer;
 pub mod kubectl;
 mod loopback;

@@ -1,7 +1,10 @@
-//! Programs of other projects: crane, which has a registry, and cosign.
+//! Programs of other projects: crane, which has a registry, cosign, the registry of distribution, and
+//! the library of Flux.
+
+mod distribution;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use super::*;
@@ -54,6 +57,41 @@ fn serve() -> Running {
     }
 }
 
+/// Runs cosign in a folder, which has its keys. Certificates and credentials of registries are in
+/// `ca.pem` and `config.json` of the folder, if they exist.
+fn cosign(folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new(program("cosign"));
+    command
+        .args(arguments)
+        .env_clear()
+        .envs([("COSIGN_PASSWORD", ""), ("COSIGN_YES", "true")])
+        .env("HOME", folder)
+        .env("DOCKER_CONFIG", folder)
+        .env("SSL_CERT_FILE", folder.join("ca.pem"))
+        .current_dir(folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// Generates keys of cosign in a folder, and returns the public key.
+fn generate_key_pair(folder: &Path) -> String {
+    cosign(folder, &["generate-key-pair"]);
+    std::fs::read_to_string(folder.join("cosign.pub")).unwrap()
+}
+
+/// Signs an artifact with the key in a folder, as a bundle or by simple signing.
+fn sign(folder: &Path, reference: &str, has_bundle: &str) {
+    let arguments = [
+        "sign",
+        "--key=cosign.key",
+        "--tlog-upload=false",
+        "--use-signing-config=false",
+        &format!("--new-bundle-format={has_bundle}"),
+        reference,
+    ];
+    cosign(folder, &arguments);
+}
+
 #[tokio::test]
 #[ignore = "needs crane: make interop"]
 async fn artifacts_are_exchanged_with_others() {
@@ -103,34 +141,14 @@ async fn artifacts_are_exchanged_with_others() {
 async fn signatures_of_cosign_count(#[case] has_bundle: &str) {
     let server = serve();
     let folder = tempfile::tempdir().unwrap();
-    let cosign = |arguments: &[&str]| {
-        let mut command = Command::new(program("cosign"));
-        command
-            .args(arguments)
-            .env_clear()
-            .envs([("COSIGN_PASSWORD", ""), ("COSIGN_YES", "true")])
-            .env("HOME", folder.path())
-            .current_dir(folder.path());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-    };
-    cosign(&["generate-key-pair"]);
-    let public = std::fs::read(folder.path().join("cosign.pub")).unwrap();
-    let keys = PublicKeys::read(&public).unwrap();
+    let public = generate_key_pair(folder.path());
+    let keys = PublicKeys::read(public.as_bytes()).unwrap();
     let address = format!("oci://{}/fleet", server.host);
     let repository = OciRepository::parse(&address).unwrap();
     let registry = Registry::connect(&repository, &Access::default(), PATIENT).unwrap();
     push(&registry, &package(), "production").await.unwrap();
     let reference = format!("{}/fleet@{}", server.host, package().digest());
-    let form = format!("--new-bundle-format={has_bundle}");
-    cosign(&[
-        "sign",
-        "--key=cosign.key",
-        "--tlog-upload=false",
-        "--use-signing-config=false",
-        &form,
-        &reference,
-    ]);
+    sign(folder.path(), &reference, has_bundle);
     let artifact = pull_tag(&registry, "production", Some(&keys))
         .await
         .unwrap();
