@@ -280,7 +280,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
     let cancel = context.cancel.clone();
     match cli.command {
         Command::Init(args) => init::run(ui, &context, &args),
-        Command::Add(args) => add::run(ui, &context, &args),
+        Command::Add(args) => runtime::block_on(&cancel, add::run(ui, &context, &args)),
         Command::Bootstrap(args) => runtime::block_on(&cancel, bootstrap::run(ui, &context, args)),
         Command::Render(args) => render::run(ui, &context, &args),
         Command::Lint(args) => lint::run(ui, &context, &args),

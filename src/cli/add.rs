@@ -1,5 +1,7 @@
 //! `pleach add`.
 
+mod artifact;
+
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use pleach_model::object::yaml;
 use pleach_model::tree::{FileTree, TreeKind};
 use serde_json::{Map, Value, json};
 
+use self::artifact::ArtifactArgs;
 use super::error::{CliError, Kind};
 use super::init::quoted;
 use super::init::wrap::{Origin, Wrapped, wrap};
@@ -27,20 +30,23 @@ const NAMESPACE: &str = "default";
 ///
 /// Copies existing YAML into a new bundle, and adds a release of it to an
 /// environment. With --version, the YAML can also become another version of an
-/// existing bundle. Comments of the environment file are preserved. Overwrites
-/// no file, and writes nothing unless the result renders.
+/// existing bundle. The files of an artifact in a registry become a version,
+/// which records its digest. Comments of the environment file are preserved.
+/// Overwrites no file, and writes nothing unless the result renders.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach add blog --from blog.yaml --env dev                     a bundle without versions
   pleach add blog --from blog.yaml --env dev --version v1.0.0    its first version, or another one
-  helm template blog ./chart | pleach add blog --from - --env dev")]
+  helm template blog ./chart | pleach add blog --from - --env dev
+  pleach add blog --from oci://example.org/blog:v1.0.0 --env dev   version v1.0.0 from an artifact")]
 pub(crate) struct AddArgs {
     /// Name of the bundle and of the release
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// YAML to copy: a file, a folder with files, or `-` for the standard input
+    /// YAML to copy: a file, a folder with files, `-` for the standard input, or an artifact:
+    /// `oci://HOST/REPOSITORY:TAG`, or with `@DIGEST`
     #[arg(long, value_name = "FILE-OR-DIR")]
     from: PathBuf,
 
@@ -48,9 +54,12 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "ENV")]
     env: String,
 
-    /// Version of the bundle to create from the YAML
+    /// Version of the bundle to create from the YAML [default for an artifact: its tag]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
+
+    #[command(flatten)]
+    artifact: ArtifactArgs,
 }
 
 /// Change of an environment file.
@@ -61,7 +70,7 @@ enum Entry {
     Added(String),
 }
 
-pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, CliError> {
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, CliError> {
     if ctx.settings.revision.is_some() {
         return Err(CliError::usage(
             "add writes to the working tree: omit --revision",
@@ -69,12 +78,22 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, Cl
     }
     let folder = ctx.folder()?;
     let tree = WorkingTree::new(&pleach_files::canonical(&folder)?);
-    let origin = Origin {
-        from: &args.from,
-        name: Some(&args.name),
-        version: args.version.as_deref(),
+    let version = args.version.as_deref();
+    let wrapped = match artifact::address(&args.from, &args.artifact)? {
+        Some(address) => {
+            address
+                .wrap(ui, &args.name, version, &args.artifact)
+                .await?
+        }
+        None => wrap(
+            ui,
+            &Origin {
+                from: &args.from,
+                name: Some(&args.name),
+                version,
+            },
+        )?,
     };
-    let wrapped = wrap(ui, &origin)?;
     let is_new = ensure_free(&tree, &wrapped)?;
     let entry = entry(&tree, args, &wrapped, is_new)?;
     let mut added = wrapped.files.clone();

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pleach_config::BundleCharts;
-use pleach_formats::file::Chart;
+use pleach_formats::file::{Chart, UnpackedArtifact};
 use pleach_model::object::{Located, yaml};
 use pleach_model::oci::{OciRepository, SCHEME, is_digest};
 use pleach_model::tree::{FileTree as _, TreeKind};
 use pleach_oci::chart;
 use pleach_oci::registry::Registry;
+use pleach_oci::verify::PublicKeys;
 use pleach_render::package;
 use semver::Version;
 use serde_json::Value;
@@ -26,6 +27,8 @@ use pleach_forge::download::{address, download};
 const LARGEST_INDEX: usize = 64 << 20;
 /// Time-out of all requests to a registry together.
 const DOWNLOADING: Duration = Duration::from_mins(5);
+/// File of a version that is not part of an artifact.
+pub(super) const VERSION_FILE: &str = "version.yaml";
 /// Maximum size of a package, in bytes.
 const LARGEST_PACKAGE: usize = 16 << 20;
 
@@ -91,6 +94,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: VendorArgs) -> Result<
     })?;
     let selected = selected(&all, &args)?;
     let mut differs = false;
+    if let Some(artifact) = of_artifact(&all, &args) {
+        differs |= !check_artifact(ui, &folder, &tree, &all, artifact)?;
+    }
     for (index, chart) in selected {
         if args.check {
             differs |= !check(ui, &folder, &tree, &all, chart)?;
@@ -108,6 +114,40 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: VendorArgs) -> Result<
     Ok(if differs { Exit::FAILED } else { Exit::DONE })
 }
 
+/// Returns the artifact to compare.
+fn of_artifact<'a>(all: &'a BundleCharts, args: &VendorArgs) -> Option<&'a UnpackedArtifact> {
+    let is_meant = args.check && args.chart.is_none();
+    all.artifact.as_deref().filter(|_| is_meant)
+}
+
+/// Compares the files of a version with the artifact that they come from. Returns whether they are
+/// the same.
+fn check_artifact(
+    ui: &mut Ui,
+    repository: &Path,
+    tree: &WorkingTree,
+    all: &BundleCharts,
+    artifact: &UnpackedArtifact,
+) -> Result<bool, CliError> {
+    let UnpackedArtifact {
+        from,
+        digest,
+        files: expected,
+    } = artifact;
+    let mut files = folder_files(repository, tree, &all.folder)?;
+    files.remove(VERSION_FILE);
+    let found = package::folder_digest(&files);
+    if found == *expected {
+        return Ok(true);
+    }
+    let folder = &all.folder;
+    ui.print(format!("{folder}  {found}, expected {expected}"));
+    ui.status(format_args!(
+        "the files of {folder} come from {from}@{digest}"
+    ));
+    Ok(false)
+}
+
 /// Returns the requested charts with their position in the file.
 fn selected<'a>(
     all: &'a BundleCharts,
@@ -120,7 +160,7 @@ fn selected<'a>(
         None => chart.from.is_some(),
     };
     let found: Vec<_> = charts().filter(|(_, chart)| is_selected(chart)).collect();
-    if found.is_empty() {
+    if found.is_empty() && of_artifact(all, args).is_none() {
         let known: Vec<&str> = charts().map(|(_, chart)| name_of(chart)).collect();
         let message = match &args.chart {
             Some(name) => format!("{} has no chart {name}", args.bundle),
@@ -219,10 +259,18 @@ struct Package {
     content: Vec<u8>,
 }
 
+/// Keys of which one must have signed a chart.
+struct Trusted {
+    /// Path of their file in the repository.
+    file: String,
+    keys: PublicKeys,
+}
+
 /// Downloads a package from a registry.
 async fn of_registry(
     repository: &OciRepository,
     desired: Option<&str>,
+    trusted: Option<&Trusted>,
     args: &VendorArgs,
 ) -> Result<Package, CliError> {
     let registry = Registry::connect(repository, &args.access.access(repository)?, DOWNLOADING)?;
@@ -233,9 +281,10 @@ async fn of_registry(
             (Some(version), registry.resolve(&tag).await?)
         }
     };
+    let keys = trusted.map(|trusted| &trusted.keys);
     Ok(Package {
         version,
-        content: chart::package(&registry, &digest, LARGEST_PACKAGE as u64).await?,
+        content: chart::package(&registry, &digest, keys, LARGEST_PACKAGE as u64).await?,
         place: format!("{repository}@{digest}"),
     })
 }
@@ -286,13 +335,16 @@ impl Vendoring<'_> {
     async fn run(&self, ui: &mut Ui, args: &VendorArgs) -> Result<(), CliError> {
         let present = self.present();
         let desired = args.to.as_deref().or(present.as_deref());
+        let trusted = self.trusted()?;
         let Package {
             version,
             place,
             content,
         } = match self.source()? {
             Source::Index(from) => self.of_index(from, desired).await?,
-            Source::Registry(repository) => of_registry(&repository, desired, args).await?,
+            Source::Registry(repository) => {
+                of_registry(&repository, desired, trusted.as_ref(), args).await?
+            }
         };
         let digest = package::package_digest(&content);
         self.check_pin(args, (&version, present.as_deref()), &digest, &place)?;
@@ -308,7 +360,9 @@ impl Vendoring<'_> {
         };
         let path = &self.path;
         let (all, definitions) = counts(files.keys());
-        ui.print(format!("{path}  {change}  {digest}"));
+        let signature = trusted.map(|trusted| format!("  signature ok (cosign, {})", trusted.file));
+        let signature = signature.unwrap_or_default();
+        ui.print(format!("{path}  {change}  {digest}{signature}"));
         ui.status(format_args!("{all} templates, {definitions} files in crds"));
         Ok(())
     }
@@ -377,6 +431,11 @@ impl Vendoring<'_> {
             return refuse(message, "set `from: https://…` or `from: oci://…`");
         };
         if !from.starts_with(SCHEME) {
+            if self.chart.verify.is_some() {
+                let message = format!("chart {name}: `verify` needs a chart in a registry");
+                let hint = "chart repositories have no signatures of cosign: remove `verify`, or set `from: oci://…`";
+                return refuse(message, hint);
+            }
             return Ok(Source::Index(from));
         }
         match OciRepository::parse(from) {
@@ -386,6 +445,30 @@ impl Vendoring<'_> {
                 "write `oci://HOST/REPOSITORY/CHART`, without a tag and without a digest",
             ),
         }
+    }
+
+    /// Reads the keys of which one must have signed the chart.
+    fn trusted(&self) -> Result<Option<Trusted>, CliError> {
+        let Some(verify) = &self.chart.verify else {
+            return Ok(None);
+        };
+        let file = verify.cosign_keys_file.clone();
+        let refuse = |message: String| {
+            let name = name_of(self.chart);
+            let message = format!("the keys of chart {name} cannot be read: {message}");
+            CliError::new(Kind::Repository, message)
+                .hint("`cosignKeysFile` is a path within the repository")
+        };
+        if !pleach_files::is_inside(&file) {
+            return Err(refuse(format!("{file} is outside of the repository")));
+        }
+        let content = self
+            .tree
+            .read(&file)
+            .map_err(|error| refuse(error.to_string()))?;
+        let keys = PublicKeys::read(&content);
+        let keys = keys.map_err(|error| refuse(format!("{file}: {error}")))?;
+        Ok(Some(Trusted { file, keys }))
     }
 
     /// Returns the version of the present package.

@@ -32,4 +32,4 @@ pub use resolved::{
     ChartSource, ChartValues, ClusterRef, KustomizeSource, Outline, Patch, PatchChange,
     ResolvedEnvironment, ResolvedRelease,
 };
-pub use vendored::{BundleCharts, charts_of, with_digest};
+pub use vendored::{BundleCharts, charts_of, with_artifact, with_digest};

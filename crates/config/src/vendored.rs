@@ -3,10 +3,11 @@
 use crate::bundle;
 use crate::edit::{self, EditError, Step, Written};
 use crate::values::ValuesFiles;
-use pleach_formats::file::Chart;
+use pleach_formats::file::{Chart, UnpackedArtifact};
 use pleach_model::finding::Finding;
 use pleach_model::object::{Located, Origin};
 use pleach_model::tree::FileTree;
+use serde_json::json;
 
 /// Charts of a bundle, or of one of its versions.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ pub struct BundleCharts {
     pub folder: String,
     /// The charts, in the order of the file.
     pub charts: Vec<Located<Chart>>,
+    /// Artifact that the files of the folder come from.
+    pub artifact: Option<Located<UnpackedArtifact>>,
 }
 
 /// Reads the charts of a bundle: those of a version, or of the newest one.
@@ -39,7 +42,28 @@ pub fn charts_of(
     Ok(BundleCharts {
         folder: source.folder,
         charts: source.body.charts.unwrap_or_default(),
+        artifact: source.body.artifact,
     })
+}
+
+/// Sets the artifact that the files of a version come from, in the text of its `version.yaml`.
+pub fn with_artifact(
+    file: &str,
+    text: &str,
+    artifact: &UnpackedArtifact,
+) -> Result<String, EditError> {
+    let UnpackedArtifact {
+        from,
+        digest,
+        files,
+    } = artifact;
+    let written = Written {
+        value: json!({ "from": from, "digest": digest, "files": files }),
+        text: Some(format!(
+            "{{from: \"{from}\", digest: \"{digest}\", files: \"{files}\"}}"
+        )),
+    };
+    edit::set(file, text, &[Step::from("artifact")], &written)
 }
 
 /// Sets the digest of a chart in the text of its file.
@@ -75,6 +99,40 @@ mod tests {
         }
         assert!(charts_of(&tree, "web", Some("v2.0.0")).is_err());
         assert!(charts_of(&tree, "none", None).is_err());
+    }
+
+    #[test]
+    fn the_artifact_of_a_version_is_recorded() {
+        let mut artifact = UnpackedArtifact {
+            from: "oci://registry.example.org/web".to_owned(),
+            digest: "sha256:1".to_owned(),
+            files: "sha256:2".to_owned(),
+        };
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind: BundleVersion\n";
+        let text = format!("{header}description: a # ours\n");
+        let once = with_artifact("v.yaml", &text, &artifact).unwrap();
+        let expected = format!(
+            "{text}artifact: {{from: \"oci://registry.example.org/web\", digest: \"sha256:1\", files: \"sha256:2\"}}\n"
+        );
+        assert_eq!(once, expected);
+        artifact.digest = "sha256:3".to_owned();
+        assert_eq!(
+            with_artifact("v.yaml", &once, &artifact).unwrap(),
+            expected.replace("sha256:1", "sha256:3")
+        );
+        let tree = MemoryTree::new([
+            ("manifests/web/bundle.yaml", header.replace("Version", "")),
+            ("manifests/web/v1.0.0/version.yaml", once),
+            ("manifests/web/v1.0.0/a.yaml", String::new()),
+        ]);
+        let found = charts_of(&tree, "web", None).unwrap();
+        assert_eq!(found.artifact.unwrap().files, "sha256:2");
+        let before = charts_of(
+            &MemoryTree::new([("manifests/web/bundle.yaml", header.replace("Version", ""))]),
+            "web",
+            None,
+        );
+        assert!(before.unwrap().artifact.is_none());
     }
 
     #[test]

@@ -14,11 +14,11 @@ mod scalar;
 mod schema;
 
 pub use bundle::{
-    Becomes, BlockUninstall, Bundle, Chart, Check, CleanupImages, Drain, DriverHook, DriverHooks,
-    DriverNode, Exempt, Gate, JsonOperation, Kustomize, Lookups, Loss, Migration, Move, NodeAction,
-    NodeCleanup, NodeDriver, NodePatch, NodePatchMetadata, NodeSelector, Nodes, Operation, Overlay,
-    Patch, Preload, PreloadImages, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady,
-    StageSelector, Verify,
+    Becomes, BlockUninstall, Bundle, Chart, ChartKeys, Check, CleanupImages, Drain, DriverHook,
+    DriverHooks, DriverNode, Exempt, Gate, JsonOperation, Kustomize, Lookups, Loss, Migration, Move,
+    NodeAction, NodeCleanup, NodeDriver, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
+    Operation, Overlay, Patch, Preload, PreloadImages, ReadinessRule, Rollout, Scale, SecretFields,
+    Stage, StageReady, StageSelector, UnpackedArtifact, Verify,
 };
 pub use controller::{
     Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Decryption, Disk,

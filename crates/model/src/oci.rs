@@ -22,6 +22,9 @@ pub enum OciAddressError {
         /// The part.
         text: String,
     },
+    /// The address has neither a tag nor a digest.
+    #[error("the address needs a tag or a digest, such as oci://registry.example.org/web:v1.0.0")]
+    Version,
     /// The address has credentials.
     #[error("credentials belong in a docker configuration file, not in the address")]
     Credentials,
@@ -72,6 +75,39 @@ impl OciRepository {
     pub fn is_loopback(&self) -> bool {
         is_loopback(host_only(&self.host))
     }
+}
+
+/// Version of an artifact in its repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OciVersion {
+    /// A tag, which can move.
+    Tag(String),
+    /// Digest of the manifest.
+    Digest(String),
+}
+
+/// Parses an address with a tag or a digest: `oci://HOST/REPOSITORY:TAG`, or with `@DIGEST`.
+///
+/// ```
+/// use pleach_model::oci::{OciVersion, parse_reference};
+/// let (repository, version) = parse_reference("oci://localhost:5000/web:v1.0.0").unwrap();
+/// assert_eq!(repository.to_string(), "oci://localhost:5000/web");
+/// assert_eq!(version, OciVersion::Tag("v1.0.0".to_owned()));
+/// ```
+pub fn parse_reference(address: &str) -> Result<(OciRepository, OciVersion), OciAddressError> {
+    let start = address.rfind('/').unwrap_or(0);
+    let (folder, last) = address.split_at(start);
+    let (name, version) = if let Some((name, digest)) = last.split_once('@') {
+        check("digest", digest, is_digest(digest))?;
+        (name, OciVersion::Digest(digest.to_owned()))
+    } else if let Some((name, tag)) = last.split_once(':') {
+        check_tag(tag)?;
+        (name, OciVersion::Tag(tag.to_owned()))
+    } else {
+        OciRepository::parse(address)?;
+        return Err(OciAddressError::Version);
+    };
+    Ok((OciRepository::parse(&format!("{folder}{name}"))?, version))
 }
 
 /// Checks a tag.
@@ -133,6 +169,49 @@ fn is_component(component: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_have_a_tag_or_a_digest() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (address, expected) in [
+            ("oci://a:5000/b/c:v1", Ok("oci://a:5000/b/c v1".to_owned())),
+            (
+                &*format!("oci://a/b@{digest}"),
+                Ok(format!("oci://a/b {digest}")),
+            ),
+            ("oci://a:5000/b", Err("the address needs a tag or a digest")),
+            (
+                "oci://a:5000",
+                Err("the repository of the address is invalid: ``"),
+            ),
+            ("oci://a/b:", Err("the tag of the address is invalid: ``")),
+            (
+                "oci://a/b:c:d",
+                Err("the tag of the address is invalid: `c:d`"),
+            ),
+            (
+                "oci://a/b@sha256:1",
+                Err("the digest of the address is invalid: `sha256:1`"),
+            ),
+            (
+                &*format!("oci://a/b:c@{digest}"),
+                Err("the repository of the address is invalid: `b:c`"),
+            ),
+            ("https://a/b:c", Err("expected an address such as")),
+        ] {
+            let found = parse_reference(address).map(|(repository, version)| match version {
+                OciVersion::Tag(text) | OciVersion::Digest(text) => format!("{repository} {text}"),
+            });
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(error), Err(expected)) => {
+                    let error = error.to_string();
+                    assert!(error.contains(expected), "{address}: {error}");
+                }
+                (found, expected) => panic!("{address}: {found:?}, expected {expected:?}"),
+            }
+        }
+    }
 
     #[test]
     fn addresses_are_checked() {

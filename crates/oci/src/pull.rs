@@ -43,12 +43,7 @@ pub async fn pull(
     let what = format!("{}@{digest}", registry.repository());
     let manifest = registry.manifest(digest).await?;
     if let Some(keys) = keys {
-        verify_in(registry, digest, keys)
-            .await?
-            .map_err(|source| OciError::Untrusted {
-                what: what.clone(),
-                source,
-            })?;
+        ensure_signed(registry, digest, keys).await?;
     }
     let manifest = Manifest::parse(&manifest, &what)?;
     let layer = manifest.content(&what)?;
@@ -58,6 +53,19 @@ pub async fn pull(
         digest: digest.to_owned(),
         origin: manifest.origin(),
         files,
+    })
+}
+
+/// Checks that one of the keys signed the manifest with a digest.
+pub(crate) async fn ensure_signed(
+    registry: &Registry,
+    digest: &str,
+    keys: &PublicKeys,
+) -> Result<(), OciError> {
+    let verified = verify_in(registry, digest, keys).await?;
+    verified.map_err(|source| OciError::Untrusted {
+        what: format!("{}@{digest}", registry.repository()),
+        source,
     })
 }
 

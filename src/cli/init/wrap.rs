@@ -1,10 +1,12 @@
 //! Bundle from existing YAML.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
+use bytes::Bytes;
 use pleach_formats::versions::semantic;
-use pleach_model::tree::{FileTree as _, TreeError, TreeKind};
+use pleach_model::tree::{FileTree, MemoryTree, TreeError, TreeKind};
 
 use super::{fill, label};
 use crate::cli::{
@@ -99,18 +101,38 @@ pub(super) fn files(ui: &mut Ui, id: &str, origin: &Origin<'_>) -> Result<Files,
     Ok(files)
 }
 
-/// Returns the files of the bundle.
-pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, CliError> {
-    if let Some(name) = origin.name.filter(|name| !is_dns_label(name)) {
+/// Checks the name and the version of a bundle.
+pub(in crate::cli) fn check_names(
+    name: Option<&str>,
+    version: Option<&str>,
+) -> Result<(), CliError> {
+    if let Some(name) = name.filter(|name| !is_dns_label(name)) {
         return Err(
             CliError::usage(format!("{name} is not a valid bundle name"))
                 .hint("use lower-case letters, digits and `-`"),
         );
     }
-    if let Some(version) = origin.version.filter(|version| semantic(version).is_none()) {
+    if let Some(version) = version.filter(|version| semantic(version).is_none()) {
         return Err(CliError::usage(format!("{version} is not a version"))
             .hint("use a version such as v1.0.0"));
     }
+    Ok(())
+}
+
+/// Returns the paths of the YAML files among files in memory, as for a folder.
+pub(in crate::cli) fn select(
+    ui: &mut Ui,
+    files: &BTreeMap<String, Bytes>,
+) -> Result<Vec<String>, CliError> {
+    let tree = MemoryTree::new(files.clone());
+    let mut paths = Vec::new();
+    collect(ui, &tree, "", &mut paths)?;
+    Ok(paths)
+}
+
+/// Returns the files of the bundle.
+pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, CliError> {
+    check_names(origin.name, origin.version)?;
     let found = if origin.from == Path::new(STANDARD_INPUT) {
         standard_input(origin)?
     } else {
@@ -256,7 +278,7 @@ fn newest_version(
 /// Finds the YAML files of a folder and reports other files that are skipped.
 fn collect(
     ui: &mut Ui,
-    tree: &WorkingTree,
+    tree: &dyn FileTree,
     folder: &str,
     paths: &mut Vec<String>,
 ) -> Result<(), CliError> {

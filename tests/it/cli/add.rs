@@ -1,5 +1,7 @@
 //! `pleach add`.
 
+mod artifact;
+
 use insta::assert_snapshot;
 
 use super::Folder;

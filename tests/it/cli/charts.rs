@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::request::Parts;
+use pleach_testkit::cosign::{CosignKey, Form};
 use pleach_testkit::registry::Registry;
 use pleach_testkit::tls_front::TlsFront;
 use serde_json::json;
@@ -692,4 +693,61 @@ fn a_declared_digest_is_replaced_with_another_version_only() {
     declare(&folder, &registry);
     let accepted = vendor(&folder, &["--to", "1.10.0+build"]);
     assert_eq!(accepted.code, 0, "{}", accepted.shown());
+}
+
+#[test]
+fn a_chart_with_keys_needs_a_signature() {
+    let (folder, registry, [_, new], newest) = with_registry();
+    let path = "manifests/web/charts/app.tgz";
+    let [key, other] = [(), ()].map(|()| CosignKey::generate().unwrap());
+    folder.write("keys/charts.pub", &key.public_pem());
+    let verify = "    verify: {cosignKeysFile: keys/charts.pub}\n";
+    let text = format!("{}{verify}", folder.read(VENDORED));
+    folder.write(VENDORED, &text);
+    let refused = |code: i32, expected: &[&str]| {
+        let run = vendor(&folder, &[]);
+        assert_eq!(run.code, code, "{}", run.shown());
+        for expected in expected {
+            assert!(run.stderr.contains(expected), "{expected}: {}", run.shown());
+        }
+        assert!(!folder.path().join(path).exists());
+    };
+    let place = format!("oci://{}/charts/web@{newest}", registry.host());
+    let trusted = "trusted: ECDSA P-256 sha256:";
+    refused(1, &[&place, "there is no signature", trusted]);
+    let sign = |key: &CosignKey| key.sign(&registry, "charts/web", &newest, Form::FallbackTag);
+    sign(&other).unwrap();
+    refused(1, &[&place, "a signature is by another key", trusted]);
+    assert_eq!(folder.read(VENDORED), text);
+    sign(&key).unwrap();
+    let run = vendor(&folder, &[]);
+    let digest = pleach_render::package::package_digest(&new);
+    let expected =
+        format!("{path}  v1.10.0+build  {digest}  signature ok (cosign, keys/charts.pub)\n");
+    assert_eq!((run.code, &*run.stdout), (0, &*expected), "{}", run.shown());
+    assert!(folder.read(VENDORED).contains(&digest));
+    // The signature of one version is not one of another.
+    let run = vendor(&folder, &["--to", "1.9.0"]);
+    assert_eq!(run.code, 1, "{}", run.shown());
+    assert!(
+        run.stderr.contains("there is no signature"),
+        "{}",
+        run.shown()
+    );
+
+    fs::remove_file(folder.path().join(path)).unwrap();
+    for (verify, expected) in [
+        (
+            "../charts.pub",
+            "../charts.pub is outside of the repository",
+        ),
+        ("keys/none.pub", "the keys of chart app cannot be read: "),
+        ("pleach.yaml", "pleach.yaml: there is no public key in PEM"),
+    ] {
+        folder.write(VENDORED, &text.replace("keys/charts.pub", verify));
+        refused(3, &[expected]);
+    }
+    let from = format!("oci://{}/charts/web", registry.host());
+    folder.write(VENDORED, &text.replace(&from, "https://127.0.0.1:1/charts"));
+    refused(3, &["chart app: `verify` needs a chart in a registry"]);
 }

@@ -8,6 +8,7 @@ use crate::values::{Layer, Values};
 use pleach_formats::file::{Chart, StageSelector};
 use pleach_model::finding::Finding;
 use pleach_model::object::{Located, Places};
+use pleach_model::oci::SCHEME;
 use pleach_model::tree::{FileTree, TreeKind};
 
 /// Maximum length of Helm's name of a release.
@@ -95,7 +96,17 @@ fn check_chart(chart: &Located<Chart>, name: &str, findings: &mut Vec<Finding>) 
         }
         _ => {}
     }
-    let schemes = ["https://", "oci://"];
+    if chart.verify.is_some()
+        && !chart
+            .from
+            .as_deref()
+            .is_some_and(|from| from.starts_with(SCHEME))
+    {
+        let message = "`verify`: only charts in a registry have signatures of cosign";
+        let finding = places.error_at("verify", "invalid-value", message);
+        findings.push(finding.hint("remove `verify`, or set `from: oci://…`"));
+    }
+    let schemes = ["https://", SCHEME];
     let is_known = |from: &String| schemes.iter().any(|scheme| from.starts_with(scheme));
     if chart.from.as_ref().is_some_and(|from| !is_known(from)) {
         let finding = places.error_at("from", "invalid-value", "`from` is not a chart repository");

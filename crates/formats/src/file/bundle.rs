@@ -60,6 +60,21 @@ pub struct Bundle {
     pub secret_fields: Option<Vec<Located<SecretFields>>>,
     /// Status that custom resources get in a rehearsal, where their operators do not run.
     pub rehearsal: Option<Vec<Located<Becomes>>>,
+    /// Artifact whose files `pleach add` unpacked into the folder of the version.
+    pub artifact: Option<Located<UnpackedArtifact>>,
+}
+
+/// An artifact of a registry, unpacked into a version folder.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UnpackedArtifact {
+    /// Repository in the registry (`oci://HOST/REPOSITORY`).
+    pub from: String,
+    /// Digest of the artifact.
+    pub digest: String,
+    /// Digest of its files in the folder, without `version.yaml`, as a canonical tar archive.
+    /// `pleach vendor --check` compares them.
+    pub files: String,
 }
 
 /// A Helm chart.
@@ -75,6 +90,8 @@ pub struct Chart {
     /// Chart repository (`https://`), or chart in a registry (`oci://`), from which `pleach vendor`
     /// downloads it.
     pub from: Option<String>,
+    /// Keys of which one must have signed the chart. Only for charts in a registry.
+    pub verify: Option<ChartKeys>,
     /// Namespace of its objects; by default that of the release.
     pub namespace: Option<String>,
     /// File with the values of the chart; a template if its name ends in `.j2`. By default the chart
@@ -82,6 +99,14 @@ pub struct Chart {
     pub values: Option<String>,
     /// `accept`: the function `lookup` finds nothing, and that is no error.
     pub lookups: Option<Lookups>,
+}
+
+/// Trusted keys for a chart.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChartKeys {
+    /// File with public keys of cosign in PEM, as a path within the repository.
+    pub cosign_keys_file: String,
 }
 
 /// Treatment of the function `lookup` of a chart.

@@ -121,6 +121,11 @@ fn mistakes_in_charts_are_reported_at_their_place() {
             "manifests/app/bundle.yaml:3: `from` needs `digest` (`pleach vendor` writes it)",
         ),
         (
+            "keys of a chart outside of a registry",
+            "charts: [{path: chart, verify: {cosignKeysFile: a.pub}}]\n",
+            "manifests/app/bundle.yaml:3: `verify`: only charts in a registry have signatures of cosign (remove `verify`, or set `from: oci://…`)",
+        ),
+        (
             "another digest",
             "charts: [{path: chart, digest: 'sha256:12'}]\n",
             "manifests/app/bundle.yaml:3: `digest: sha256:12` is not a digest (write `sha256:` and 64 hexadecimal digits; `pleach vendor` prints it)",
