@@ -82,7 +82,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Ex
     let wrapped = match artifact::address(&args.from, &args.artifact)? {
         Some(address) => {
             address
-                .wrap(ui, &args.name, version, &args.artifact)
+                .wrap(ui, &args.name, version, &tree, &args.artifact)
                 .await?
         }
         None => wrap(

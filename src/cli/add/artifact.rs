@@ -9,6 +9,7 @@ use pleach_formats::file::UnpackedArtifact;
 use pleach_formats::versions::semantic;
 use pleach_model::object::yaml;
 use pleach_model::oci::{OciRepository, OciVersion, SCHEME, parse_reference};
+use pleach_model::tree::FileTree;
 use pleach_oci::pull::pull;
 use pleach_oci::registry::Registry;
 use pleach_oci::verify::PublicKeys;
@@ -84,10 +85,17 @@ impl Address {
         ui: &mut Ui,
         name: &str,
         requested: Option<&str>,
+        tree: &dyn FileTree,
         args: &ArtifactArgs,
     ) -> Result<Wrapped, CliError> {
         let version = self.version(requested)?;
         check_names(Some(name), Some(version))?;
+        let folder = format!("manifests/{name}/{version}");
+        if tree.list(&folder).is_ok_and(|entries| !entries.is_empty()) {
+            let message = format!("{folder} exists already");
+            let hint = "an artifact becomes a new folder; choose another version";
+            return Err(CliError::new(Kind::Failed, message).hint(hint));
+        }
         let keys = args.cosign_keys.as_deref().map(read_keys).transpose()?;
         let access = args.access.access(&self.repository)?;
         let registry = Registry::connect(&self.repository, &access, DOWNLOADING)?;
@@ -110,7 +118,7 @@ impl Address {
             files: folder_digest(&without_own(&files)),
         };
         let own = with_origin(own, &recorded, &place)?;
-        let at = |path: &str| format!("manifests/{name}/{version}/{path}");
+        let at = |path: &str| format!("{folder}/{path}");
         let mut wrapped: pleach_files::Files = files
             .iter()
             .map(|(path, content)| (at(path), FileContent::new(content.clone())))

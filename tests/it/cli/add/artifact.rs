@@ -187,16 +187,17 @@ fn artifacts_that_cannot_be_trusted_write_nothing() {
         assert_refused(&folder, &run, code, expected);
     }
     // A hostile archive: a link, and a name that leaves the folder.
-    let mut tar = tar_of("link", b'2');
+    let mut tar = tar_of("link", b'2', 0);
     for expected in [
         "`link` is neither a file nor a folder",
         "`../up` is not a path within the artifact",
     ] {
         publish(&registry, "blog:v1.0.0", gzip(&tar));
         assert_refused(&folder, &add(&folder, &from, &[]), 1, expected);
-        tar = tar_of("../up", b'0');
+        tar = tar_of("../up", b'0', 0);
     }
-    publish(&registry, "blog:v1.0.0", gzip(&vec![0; 64 << 20]));
+    tar = tar_of("a.yaml", b'0', 64 << 20);
+    publish(&registry, "blog:v1.0.0", gzip(&tar));
     assert_refused(&folder, &add(&folder, &from, &[]), 1, "100 times the size");
 
     // The content of the digest differs, and a download that ends early.
@@ -251,18 +252,18 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// Returns an archive with one empty entry.
-fn tar_of(name: &str, kind: u8) -> Vec<u8> {
+/// Returns an archive with one entry of zeros.
+fn tar_of(name: &str, kind: u8, size: usize) -> Vec<u8> {
     let mut header = [0_u8; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
     header[100..107].copy_from_slice(b"0000644");
-    header[124..135].copy_from_slice(b"00000000000");
+    header[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
     header[156] = kind;
     header[257..263].copy_from_slice(b"ustar\0");
     header[148..156].fill(b' ');
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     let mut tar = header.to_vec();
-    tar.resize(2048, 0);
+    tar.resize(2048 + size, 0);
     tar
 }

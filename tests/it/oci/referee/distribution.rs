@@ -89,8 +89,8 @@ impl Distribution {
         self.folder.path()
     }
 
-    /// Runs pleach in a repository, with the access to the registry.
-    fn pleach(&self, repository: &Path, arguments: &[&str]) -> String {
+    /// Returns a command of pleach in a repository, with the access to the registry.
+    fn command(&self, repository: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
         command.args(arguments).current_dir(repository).env_clear();
         command.env("HOME", self.path());
@@ -99,8 +99,17 @@ impl Distribution {
         if self.is_protected {
             command.arg("--ca").arg(self.path().join("ca.pem"));
         }
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        command
+    }
+
+    /// Pushes the commit of a repository, and returns the output.
+    fn push(&self, repository: &TestRepo, address: &str) -> String {
+        let arguments = ["push", address, "--tag", "production"];
+        let output = self
+            .command(repository.path(), &arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -171,14 +180,8 @@ async fn an_artifact_in_distribution_is_followed_when_it_is_signed(
     let server = Distribution::start(is_protected);
     let repository = repository();
     let address = format!("oci://{}/team/fleet", server.host);
-    let push = || {
-        server.pleach(
-            repository.path(),
-            &["push", &address, "--tag", "production"],
-        )
-    };
-    let pushed = push();
-    assert_eq!(push(), pushed);
+    let pushed = server.push(&repository, &address);
+    assert_eq!(server.push(&repository, &address), pushed);
     let (digest, _) = pushed.split_once("  ").unwrap();
     let keys = generate_key_pair(server.path());
     let bare = bare();
@@ -218,10 +221,7 @@ async fn artifacts_are_exchanged_with_flux(#[case] is_protected: bool) {
     let server = Distribution::start(is_protected);
     let repository = repository();
     let address = format!("oci://{}/fleet", server.host);
-    let pushed = server.pleach(
-        repository.path(),
-        &["push", &address, "--tag", "production"],
-    );
+    let pushed = server.push(&repository, &address);
     let (digest, _) = pushed.split_once("  ").unwrap();
     let unpacked = server.path().join("unpacked");
     std::fs::create_dir(&unpacked).unwrap();
@@ -268,7 +268,7 @@ async fn artifacts_are_exchanged_with_flux(#[case] is_protected: bool) {
     assert_eq!(names.trim(), "manifests/a.yaml\npleach.yaml");
     assert_eq!(
         show(&["show", &format!("{commit}:manifests/a.yaml")]),
-        "a: b\n"
+        "a: b"
     );
     let message = show(&["log", "-1", "--format=%B", commit]);
     let expected = format!(
@@ -276,4 +276,67 @@ async fn artifacts_are_exchanged_with_flux(#[case] is_protected: bool) {
         imported.digest
     );
     assert_eq!(message.trim(), expected);
+}
+
+#[tokio::test]
+#[ignore = "needs the registry of distribution, helm and cosign: make interop"]
+async fn a_chart_that_helm_pushed_is_vendored_when_it_is_signed() {
+    let server = Distribution::start(true);
+    let chart = server.path().join("web");
+    std::fs::create_dir(&chart).unwrap();
+    let metadata = "apiVersion: v2\nname: web\nversion: 1.2.0+build\n";
+    std::fs::write(chart.join("Chart.yaml"), metadata).unwrap();
+    let helm = |arguments: &[&str]| {
+        let mut command = Command::new(program("helm"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("HOME", server.path());
+        let output = command.current_dir(server.path()).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    helm(&["package", "web"]);
+    let charts = format!("oci://{}/charts", server.host);
+    let access = ["--ca-file=ca.pem", "--registry-config=config.json"];
+    let pushed = helm(&[&["push", "web-1.2.0+build.tgz", &charts], &access[..]].concat());
+    let (_, digest) = pushed.split_once("Digest: ").unwrap();
+    let digest = digest.split_whitespace().next().unwrap();
+
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+    let bundle = format!(
+        "{header}: Bundle\ncharts:\n  - path: web.tgz\n    from: {charts}/web\n    \
+         verify: {{cosignKeysFile: keys/charts.pub}}\n"
+    );
+    let repository = TestRepo::new([
+        ("pleach.yaml", format!("{header}: Repository\nid: fleet\n")),
+        ("manifests/web/bundle.yaml", bundle),
+        ("keys/charts.pub", generate_key_pair(server.path())),
+    ])
+    .unwrap();
+    let vendor = || {
+        server
+            .command(repository.path(), &["vendor", "web"])
+            .output()
+            .unwrap()
+    };
+    let refused = vendor();
+    let message = String::from_utf8_lossy(&refused.stderr);
+    let expected = format!("{charts}/web@{digest} has no trusted signature: there is no signature");
+    assert!(message.contains(&expected), "{message}");
+    assert_eq!(refused.status.code(), Some(1));
+    let package = repository.path().join("manifests/web/web.tgz");
+    assert!(!package.exists());
+    let reference = format!("{}/charts/web@{digest}", server.host);
+    sign(server.path(), &reference, "true");
+    let vendored = vendor();
+    let shown = String::from_utf8_lossy(&vendored.stdout);
+    assert!(vendored.status.success(), "{vendored:?}");
+    let end = "  signature ok (cosign, keys/charts.pub)\n";
+    assert!(
+        shown.contains("  1.2.0+build  sha256:") && shown.ends_with(end),
+        "{shown}"
+    );
+    let packed = std::fs::read(server.path().join("web-1.2.0+build.tgz")).unwrap();
+    assert_eq!(std::fs::read(package).unwrap(), packed);
 }
