@@ -199,8 +199,17 @@ fn artifacts_that_cannot_be_trusted_write_nothing() {
     tar = tar_of("a.yaml", b'0', 64 << 20);
     publish(&registry, "blog:v1.0.0", gzip(&tar));
     assert_refused(&folder, &add(&folder, &from, &[]), 1, "100 times the size");
+    assert!(!fs::exists(folder.path().join("manifests/blog")).unwrap());
+}
 
-    // The content of the digest differs, and a download that ends early.
+#[test]
+fn downloads_that_fail_write_nothing() {
+    let folder = folder();
+    let registry = Registry::start(0).unwrap();
+    let layer = packed(&[("blog.yaml", APP)]);
+    let address = format!("oci://{}/blog", registry.host());
+    let from = format!("{address}:v1.0.0");
+    // Another digest, and a download that ends early.
     let absent = format!("{address}@sha256:{}", "0".repeat(64));
     assert_refused(
         &folder,
