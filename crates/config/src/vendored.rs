@@ -121,14 +121,20 @@ mod tests {
             expected.replace("sha256:1", "sha256:3")
         );
         let tree = MemoryTree::new([
-            ("manifests/web/bundle.yaml", header.replace("Version", "")),
+            (
+                "manifests/web/bundle.yaml",
+                header.replace("BundleVersion", "Bundle"),
+            ),
             ("manifests/web/v1.0.0/version.yaml", once),
             ("manifests/web/v1.0.0/a.yaml", String::new()),
         ]);
         let found = charts_of(&tree, "web", None).unwrap();
         assert_eq!(found.artifact.unwrap().files, "sha256:2");
         let before = charts_of(
-            &MemoryTree::new([("manifests/web/bundle.yaml", header.replace("Version", ""))]),
+            &MemoryTree::new([(
+                "manifests/web/bundle.yaml",
+                header.replace("BundleVersion", "Bundle"),
+            )]),
             "web",
             None,
         );
