@@ -15,8 +15,8 @@ mod schema;
 
 pub use bundle::{
     Becomes, BlockUninstall, Bundle, Chart, ChartKeys, Check, CleanupImages, Drain, DriverHook,
-    DriverHooks, DriverNode, Exempt, Gate, JsonOperation, Kustomize, Lookups, Loss, Migration, Move,
-    NodeAction, NodeCleanup, NodeDriver, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
+    DriverHooks, DriverNode, Exempt, Gate, JsonOperation, Kustomize, Lookups, Loss, Migration,
+    Move, NodeAction, NodeCleanup, NodeDriver, NodePatch, NodePatchMetadata, NodeSelector, Nodes,
     Operation, Overlay, Patch, Preload, PreloadImages, ReadinessRule, Rollout, Scale, SecretFields,
     Stage, StageReady, StageSelector, UnpackedArtifact, Verify,
 };
