@@ -28,7 +28,7 @@ build: tools-build ## Build the pleach program
 engines: tools-engines ## Build pleach-engines, which renders charts and overlays
 	engines/build.sh
 
-engines-tools: tools-engines ## Build helm, sops, kustomize, crane, cosign, the registry of distribution and the library of Flux into the cache, for `make interop`
+engines-tools: tools-engines ## Build age-keygen, helm, sops, kustomize, crane, cosign, the registry of distribution and the library of Flux into the cache, for `make interop`
 	engines/build.sh tools
 
 interop: engines engines-tools ## Test pleach-engines, and compare it with helm and kustomize; exchange artifacts with crane, cosign, distribution and Flux, and files with sops

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh [FILE]: builds pleach-engines, by default as target/engines/pleach-engines.
-# build.sh tools: builds helm, sops, kustomize, crane, cosign, the registry of
+# build.sh tools: builds age-keygen, helm, sops, kustomize, crane, cosign, the registry of
 # distribution and a program on the library of Flux, which tests compare with,
 # into the user's cache:
 #
@@ -60,6 +60,7 @@ build() { # PROGRAM MODULE PACKAGE
   go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$new/$1" "$3" 9>&-
   mv -- "$new/$1" "$cache/$1"
 }
+build age-keygen filippo.io/age filippo.io/age/cmd/age-keygen
 build helm helm.sh/helm/v4 helm.sh/helm/v4/cmd/helm
 build sops github.com/getsops/sops/v3 github.com/getsops/sops/v3/cmd/sops
 build kustomize sigs.k8s.io/kustomize/kustomize/v5 sigs.k8s.io/kustomize/kustomize/v5

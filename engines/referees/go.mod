@@ -375,6 +375,7 @@ require (
 )
 
 tool (
+	filippo.io/age/cmd/age-keygen
 	github.com/getsops/sops/v3/cmd/sops
 	github.com/google/go-containerregistry/cmd/crane
 	github.com/sigstore/cosign/v3/cmd/cosign

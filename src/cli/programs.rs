@@ -7,6 +7,16 @@ use pleach_throwaway::{Binaries, FetchError, Progress, ThrowawayError, kubernete
 use super::error::{CliError, Kind};
 use super::{Context, Ui};
 
+/// All programs of a control plane with simulated nodes.
+pub(super) const PROGRAMS: [&str; 6] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kwok",
+];
+
 /// Value of `--fetch` without a mirror.
 const OFFICIAL: &str = "";
 
@@ -29,13 +39,8 @@ pub(crate) struct ProgramArgs {
 
 impl ProgramArgs {
     /// Returns the folders of the programs, in the order of the search. Downloads the programs
-    /// first, if the user wants that and one of the names is missing.
-    pub(crate) async fn binaries(
-        &self,
-        ui: &mut Ui,
-        ctx: &Context,
-        names: &[&'static str],
-    ) -> Result<Binaries, CliError> {
+    /// first, if the user wants that and one is missing.
+    pub(crate) async fn binaries(&self, ui: &mut Ui, ctx: &Context) -> Result<Binaries, CliError> {
         #[expect(clippy::disallowed_methods, reason = "settings are read here")]
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         let binaries = Binaries::new(
@@ -43,7 +48,7 @@ impl ProgramArgs {
             path("XDG_CACHE_HOME"),
             path("HOME"),
         );
-        let has_all = || names.iter().all(|name| binaries.find(name).is_ok());
+        let has_all = || PROGRAMS.iter().all(|name| binaries.find(name).is_ok());
         if let Some(mirror) = &self.fetch
             && !has_all()
         {
@@ -87,7 +92,7 @@ impl From<FetchError> for CliError {
         let hint = match &error {
             FetchError::Unreachable { .. }
             | FetchError::Refused { .. }
-            | FetchError::Length { .. } => {
+            | FetchError::Cut { .. } => {
                 "run the command again to continue the download; --fetch=MIRROR replaces https:// and the host of all addresses, and --control-plane names a folder with the programs"
             }
             _ => {

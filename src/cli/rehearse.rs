@@ -35,7 +35,7 @@ use self::stored::{
 use self::world::World;
 use super::dump::options;
 use super::error::{CliError, Kind};
-use super::programs::ProgramArgs;
+use super::programs::{PROGRAMS, ProgramArgs};
 use super::session::{Planned, Session, Subject, agent};
 use super::{Context, Exit, Target, Ui, format};
 use pleach_cluster::{Cluster, Connection};
@@ -43,15 +43,6 @@ use pleach_engine::rehearse;
 
 /// Longest wait for the servers of aggregated APIs on the copy.
 const ANSWERING: Duration = Duration::from_secs(15);
-
-/// Programs that a rehearsal runs.
-const PROGRAMS: [&str; 5] = [
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kwok",
-];
 
 /// Execute a plan on a copy of the cluster
 ///
@@ -124,7 +115,7 @@ enum RehearseOutput {
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Result<Exit, CliError> {
     // Before the cluster is read.
-    let binaries = args.programs.binaries(ui, ctx, &PROGRAMS).await?;
+    let binaries = args.programs.binaries(ui, ctx).await?;
     for name in PROGRAMS {
         binaries.find(name)?;
     }
@@ -189,14 +180,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
     report.not_comparable.extend(asked);
     report.not_comparable.sort();
     print(ui, args.output, &report)?;
+    let mut attached = Ok(());
     if let Some(records) = &records {
         // The result comes first, whatever becomes of the write.
         ui.flush();
         let attaching = attach::attach(ui, records, &report);
-        tokio::select! {
-            attached = attaching => attached?,
+        attached = tokio::select! {
+            attached = attaching => attached,
             () = ctx.cancel.cancelled() => return Err(CliError::interrupted()),
-        }
+        };
     }
     if args.keep {
         ui.flush();
@@ -206,6 +198,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RehearseArgs) -> Resul
         ));
         ctx.cancel.cancelled().await;
     }
+    attached?;
     Ok(match report.verdict {
         Conclusion::Passed => Exit::DONE,
         Conclusion::WouldFail | Conclusion::Differs => Exit::FAILED,

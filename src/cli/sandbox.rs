@@ -11,16 +11,6 @@ use super::{Context, Exit, Ui};
 /// Interval at which the programs are checked.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// All programs of a sandbox.
-const PROGRAMS: [&str; 6] = [
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubectl",
-    "kwok",
-];
-
 /// Run a throwaway control plane for experiments
 ///
 /// Starts etcd and the API server, and where they are installed the controller
@@ -45,7 +35,7 @@ pub(crate) struct SandboxArgs {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: SandboxArgs) -> Result<Exit, CliError> {
-    let binaries = args.programs.binaries(ui, ctx, &PROGRAMS).await?;
+    let binaries = args.programs.binaries(ui, ctx).await?;
     binaries.find("etcd")?;
     let version = binaries.kubernetes().await?;
     let has = |name| binaries.find(name).is_ok();

@@ -313,11 +313,33 @@ async fn version_of(
     Ok((chosen.version.to_string(), chosen.url))
 }
 
-/// Returns the version of a package.
-fn version_in(files: &BTreeMap<String, Bytes>) -> Option<String> {
+/// Returns a text of the `Chart.yaml` of a package.
+fn in_chart(files: &BTreeMap<String, Bytes>, key: &str) -> Option<String> {
     let chart = String::from_utf8_lossy(files.get("Chart.yaml")?).into_owned();
     let chart = yaml::parse_documents(&chart).ok()?.pop()?.value;
-    Some(chart["version"].as_str()?.to_owned())
+    Some(chart[key].as_str()?.to_owned())
+}
+
+/// Refuses a package that is another chart or version than its place says. A signature covers the
+/// package, not its tag, so a registry could answer with an older signed one.
+fn ensure_requested(
+    files: &BTreeMap<String, Bytes>,
+    (name, version): (Option<&str>, Option<&str>),
+    place: &str,
+) -> Result<(), CliError> {
+    let plain = |version: &str| version.trim_start_matches('v').to_owned();
+    let found = in_chart(files, "version").map(|found| plain(&found));
+    let of_name = name.zip(in_chart(files, "name"));
+    let difference = if let Some(version) = version.filter(|it| found != Some(plain(it))) {
+        let found = found.unwrap_or_default();
+        format!("version {found}, not {version}")
+    } else if let Some((name, found)) = of_name.filter(|(name, found)| name != found) {
+        format!("chart {found}, not {name}")
+    } else {
+        return Ok(());
+    };
+    let message = format!("{place} is {difference}; nothing is written");
+    Err(CliError::new(Kind::Failed, message))
 }
 
 /// Download of one chart.
@@ -352,8 +374,12 @@ impl Vendoring<'_> {
             let message = format!("{place} cannot be unpacked: {error}");
             CliError::new(Kind::Failed, message)
         })?;
+        // The last part of the repository is the name of the chart, as `helm push` writes it.
+        let from = self.chart.from.as_deref().filter(|_| trusted.is_some());
+        let name = from.and_then(|from| from.rsplit('/').next());
+        ensure_requested(&files, (name, version.as_deref()), &place)?;
         self.write(content, &digest)?;
-        let version = version_in(&files).or(version).unwrap_or_default();
+        let version = in_chart(&files, "version").or(version).unwrap_or_default();
         let change = match present {
             Some(present) if present != version => format!("{present} -> {version}"),
             _ => version,
@@ -473,7 +499,10 @@ impl Vendoring<'_> {
 
     /// Returns the version of the present package.
     fn present(&self) -> Option<String> {
-        version_in(&package::unpack(&self.tree.read(&self.path).ok()?).ok()?)
+        in_chart(
+            &package::unpack(&self.tree.read(&self.path).ok()?).ok()?,
+            "version",
+        )
     }
 
     /// Writes the package, and its digest into the file that declares it.
@@ -560,6 +589,32 @@ mod tests {
     const INDEX: &str = "apiVersion: v1\nentries:\n  web:\n  - {version: v1.2.0, urls: [web-1.2.0.tgz], digest: ab}\n  \
                          - {version: 1.10.0, urls: ['https://example.org/web.tgz']}\n  - {version: 2.0.0-rc.1, urls: [a]}\n  \
                          - {version: latest, urls: [b]}\n";
+
+    #[test]
+    fn a_package_is_the_requested_chart_and_version() {
+        let chart = |text: &'static str| {
+            BTreeMap::from([("Chart.yaml".to_owned(), Bytes::from_static(text.as_bytes()))])
+        };
+        let web = chart("name: web\nversion: 1.2.0\n");
+        for (name, version, expected) in [
+            (Some("web"), Some("1.2.0"), None),
+            (Some("web"), Some("v1.2.0"), None),
+            // A digest was requested, and the name does not count.
+            (None, None, None),
+            (
+                Some("web"),
+                Some("1.3.0"),
+                Some("P is version 1.2.0, not 1.3.0"),
+            ),
+            (Some("api"), Some("1.2.0"), Some("P is chart web, not api")),
+        ] {
+            let result = ensure_requested(&web, (name, version), "P");
+            let found = result.err().map(|error| error.to_string());
+            let expected = expected.map(|text| format!("{text}; nothing is written"));
+            assert_eq!(found, expected);
+        }
+        assert!(ensure_requested(&chart("a: b\n"), (None, Some("1.0.0")), "P").is_err());
+    }
 
     #[test]
     fn a_version_of_the_index_is_chosen() {

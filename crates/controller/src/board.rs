@@ -108,7 +108,15 @@ impl BoardWriter {
             Event::Recorded {
                 environments,
                 releases,
-            } => board.recorded(environments, releases),
+            } => match releases {
+                Ok(releases) => board.recorded(environments, releases, now),
+                Err(error) => {
+                    for environment in environments.keys() {
+                        board.unread(environment, now, error);
+                    }
+                }
+            },
+            Event::Unobserved { environments } => board.unobserved(environments),
             Event::OwnerChanged { .. }
             | Event::ReconcileStarted { .. }
             | Event::QueueChanged { .. }

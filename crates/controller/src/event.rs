@@ -1,6 +1,6 @@
 //! Events of the controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +55,13 @@ pub enum ControllerEvent {
     Recorded {
         /// These environments, with the names of their leaders.
         environments: BTreeMap<String, String>,
-        /// The releases.
-        releases: Arc<[ReleaseSummary]>,
+        /// The releases, or the reason why they cannot be read.
+        releases: Result<Arc<[ReleaseSummary]>, String>,
+    },
+    /// Releases of environments of other replicas are not reported any more.
+    Unobserved {
+        /// The environments.
+        environments: BTreeSet<String>,
     },
     /// Another replica syncs an environment on a cluster now, or none does.
     OwnerChanged {
@@ -263,6 +268,7 @@ impl ControllerEvent {
             | Self::ReplicasChanged { .. }
             | Self::LeadershipChanged { .. }
             | Self::Recorded { .. }
+            | Self::Unobserved { .. }
             | Self::OwnerChanged { .. }
             | Self::EnvironmentLoaded { .. }
             | Self::EnvironmentStalled { .. }

@@ -53,7 +53,7 @@ impl<'a> Supervisor<'a> {
     ) -> Self {
         let has_page = shared.events.has_facts;
         Self {
-            observers: has_page.then(|| Observers::new(shared.events.clone())),
+            observers: has_page.then(|| Observers::new(shared.events.clone(), shared.stop.clone())),
             repositories,
             fetch_schedules,
             shared,
@@ -181,7 +181,15 @@ impl<'a> Supervisor<'a> {
         let Some(observers) = &mut self.observers else {
             return;
         };
+        let mut clusters = BTreeMap::<&String, usize>::new();
+        for key in assignments.keys() {
+            *clusters.entry(&key.environment).or_default() += 1;
+        }
         let mut wanted = BTreeMap::<_, Leaders>::new();
+        // The page has one state per release, not one per cluster.
+        let assignments = assignments
+            .iter()
+            .filter(|(key, _)| clusters[&key.environment] == 1);
         for (key, assignment) in assignments {
             if let BranchAssignment::One(candidate) = assignment
                 && let Some(leader) = leadership.other_leader(key)

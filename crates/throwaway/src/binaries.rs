@@ -59,7 +59,7 @@ impl Binaries {
         let cache = set(xdg_cache_home).or_else(|| set(home).map(|home| home.join(".cache")));
         let cache = cache.map(|cache| cache.join("pleach").join("controlplane"));
         let built = cache.as_ref().map(|it| it.join(kubernetes_version()));
-        let downloads = cache.map(|cache| cache.join(pins::version()));
+        let downloads = cache.map(|cache| cache.join(pins::folder()));
         let folders = set(kubebuilder_assets).into_iter().chain(built);
         Self {
             folders: folders.chain(downloads.clone()).collect(),

@@ -74,13 +74,21 @@ pub enum FetchError {
         /// The status.
         status: StatusCode,
     },
-    /// The file ended early, or is longer than allowed.
-    #[error("failed to download {url}: {message}")]
-    Length {
+    /// The file ended early.
+    #[error("failed to download {url}: it ended after {done} of {total} bytes")]
+    Cut {
         /// The address.
         url: String,
-        /// The difference.
-        message: String,
+        /// Number of bytes that arrived.
+        done: u64,
+        /// Number of bytes of the file.
+        total: u64,
+    },
+    /// The file is longer than allowed.
+    #[error("{url} is too long; the file was removed")]
+    TooLong {
+        /// The address.
+        url: String,
     },
     /// The file is another one than pinned.
     #[error("{url} differs from its pinned checksum; the file was removed")]
@@ -111,7 +119,7 @@ impl FetchError {
     /// Returns whether another attempt can help.
     fn can_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Length { .. } => true,
+            Self::Unreachable { .. } | Self::Cut { .. } => true,
             Self::Refused { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
@@ -139,6 +147,9 @@ pub(super) async fn fetch(
         let client = client(mirror).map_err(unreachable(&url))?;
         let mut attempt = 1;
         while let Err(error) = download(&client, &url, &file, progress).await {
+            if matches!(error, FetchError::TooLong { .. }) {
+                fs::remove_file(&file).map_err(at(&file))?;
+            }
             if attempt == ATTEMPTS || !error.can_pass() {
                 return Err(error);
             }
@@ -220,25 +231,26 @@ async fn download(
         done = 0;
     }
     let total = response.content_length().map(|length| done + length);
-    let wrong = |message: String| FetchError::Length {
+    let too_long = || FetchError::TooLong {
         url: url.to_owned(),
-        message,
     };
     if total.is_some_and(|total| total > LONGEST) {
-        return Err(wrong(format!("it is longer than {} MiB", LONGEST >> 20)));
+        return Err(too_long());
     }
     while let Some(chunk) = response.chunk().await.map_err(unreachable(url))? {
         done += chunk.len() as u64;
         if done > LONGEST {
-            return Err(wrong(format!("it is longer than {} MiB", LONGEST >> 20)));
+            return Err(too_long());
         }
         file.write_all(&chunk).map_err(at(path))?;
         progress(Progress { url, done, total });
     }
     match total {
-        Some(total) if done < total => {
-            Err(wrong(format!("it ended after {done} of {total} bytes")))
-        }
+        Some(total) if done < total => Err(FetchError::Cut {
+            url: url.to_owned(),
+            done,
+            total,
+        }),
         _ => Ok(()),
     }
 }
@@ -290,20 +302,26 @@ fn install(pin: &Pin<'_>, url: &str, file: &Path, folder: &Path) -> Result<(), F
     }
 }
 
-/// Writes a program. It appears with its content, its mode and its checksum.
+/// Writes a program. It appears whole, with its mode, and is marked with its checksum afterwards.
 fn write_program(
     content: impl Read,
     folder: &Path,
     program: &str,
     sum: &str,
 ) -> Result<(), FetchError> {
-    let new = folder.join(format!(".new-{program}"));
+    let (new, mark) = (
+        folder.join(format!(".new-{program}")),
+        sum_of(folder, program),
+    );
     let write = || -> io::Result<()> {
         let mut file = File::create(&new)?;
-        io::copy(&mut content.take(LONGEST_PROGRAM), &mut file)?;
+        if io::copy(&mut content.take(LONGEST_PROGRAM + 1), &mut file)? > LONGEST_PROGRAM {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         file.set_permissions(fs::Permissions::from_mode(0o755))?;
-        fs::write(sum_of(folder, program), sum)?;
-        fs::rename(&new, folder.join(program))
+        fs::write(&mark, "")?;
+        fs::rename(&new, folder.join(program))?;
+        fs::write(&mark, sum)
     };
     write().map_err(at(&folder.join(program)))
 }

@@ -1,5 +1,7 @@
 //! Official programs with their checksums, from `controlplane/checksums`.
 
+use sha2::{Digest as _, Sha256};
+
 /// Lines `CHECKSUM PROGRAM ARCHITECTURE ADDRESS`; `controlplane/pin.sh` writes them.
 const CHECKSUMS: &str = include_str!("../../../controlplane/checksums");
 
@@ -63,8 +65,20 @@ fn parse<'a>(checksums: &'a str, arch: &str) -> Vec<Pin<'a>> {
     pins
 }
 
+/// Returns the name of the folder of downloads: the version of Kubernetes, and a part of the digest
+/// of all checksums, so that other pins have another folder.
+pub(super) fn folder() -> String {
+    let digest = Sha256::digest(CHECKSUMS);
+    let digest: String = digest
+        .iter()
+        .take(4)
+        .map(|it| format!("{it:02x}"))
+        .collect();
+    format!("{}-{digest}", version())
+}
+
 /// Returns the version of Kubernetes of the official programs, without a leading `v`.
-pub(super) fn version() -> &'static str {
+fn version() -> &'static str {
     let lines = CHECKSUMS
         .lines()
         .filter(|line| line.contains(" kube-apiserver "));
@@ -105,6 +119,7 @@ mod tests {
         }
         assert_eq!(pins("riscv64"), []);
         assert_eq!(version().split('.').count(), 3, "{}", version());
+        assert!(folder().starts_with(&format!("{}-", version())));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::cli::error::{CliError, Kind};
 use crate::cli::lease::person;
 use crate::cli::session::failed;
 
-/// Stores the part of each release beside its record.
+/// Stores the part of each release beside its record. One that fails does not keep the others from
+/// it; the last error is returned, and earlier ones are shown.
 pub(super) async fn attach(
     ui: &mut Ui,
     records: &Records,
@@ -24,30 +25,45 @@ pub(super) async fn attach(
         ui.notice("nothing was rehearsed, so no report is attached");
     }
     let by = (Timestamp::now(), person());
+    let mut result = Ok(());
     for (name, store) in &records.releases {
         let Some(part) = report.of_release(&name.to_string()) else {
             continue;
         };
-        let (object, is_whole) = object((name, store), (by.0, &by.1), part)
-            .map_err(|error| CliError::new(Kind::Failed, format!("release {name}: {error}")))?;
-        let attaching = state::attach(&records.cluster, (name, store), &object);
-        let attached = Box::pin(attaching).await;
-        if !attached.map_err(|error| failed("attach the report to", name, error))? {
-            ui.notice(format_args!(
-                "the report of {name} is not attached: the release has no record in the cluster yet"
-            ));
-            continue;
+        match attach_one(records, (name, store), (by.0, &by.1), part).await {
+            Ok(text) => ui.notice(text),
+            Err(error) => {
+                if let Err(earlier) = std::mem::replace(&mut result, Err(error)) {
+                    ui.error(&earlier);
+                }
+            }
         }
-        let without = if is_whole {
-            ""
-        } else {
-            " without the lists of facts that are left out or not comparable: they are too large"
-        };
-        ui.notice(format_args!(
-            "the report is attached to release {name}{without}"
+    }
+    result
+}
+
+/// Stores the part of one release. Returns what to say about it.
+async fn attach_one(
+    records: &Records,
+    (name, store): (&ReleaseName, &Store),
+    by: (Timestamp, &str),
+    part: Report,
+) -> Result<String, CliError> {
+    let (object, is_whole) = object((name, store), by, part)
+        .map_err(|error| CliError::new(Kind::Failed, format!("release {name}: {error}")))?;
+    let attaching = state::attach(&records.cluster, (name, store), &object);
+    let attached = Box::pin(attaching).await;
+    if !attached.map_err(|error| failed("attach the report to", name, error))? {
+        return Ok(format!(
+            "the report of {name} is not attached: the release has no record in the cluster yet"
         ));
     }
-    Ok(())
+    let without = if is_whole {
+        ""
+    } else {
+        " without the lists of facts that are left out or not comparable: they are too large"
+    };
+    Ok(format!("the report is attached to release {name}{without}"))
 }
 
 /// Returns the object with the report of a release, and whether it is the whole report. Too large

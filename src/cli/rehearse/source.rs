@@ -14,7 +14,7 @@ use pleach_rehearsal::certificates;
 use pleach_rehearsal::compare::{Effect, effects, first_difference};
 use pleach_rehearsal::dump::{Copy, MAX_FILE};
 use pleach_state::inventory::Store;
-use pleach_throwaway::TrustedAuthority;
+use pleach_throwaway::{TrustedAuthority, kubernetes_minor};
 
 use super::stored::distance;
 use crate::cli::dump::{options, planned, redacted};
@@ -186,8 +186,16 @@ pub(super) fn authority(copy: &Copy) -> Result<TrustedAuthority, CliError> {
     })
 }
 
-/// Refuses a cluster whose minor version is more than one apart from that of the programs.
+/// Refuses programs whose minor version is more than one apart from that of the cluster, or from the
+/// one that the places of objects in etcd are known for.
 pub(super) fn ensure_version(cluster: &str, programs: &str) -> Result<(), CliError> {
+    let known = kubernetes_minor();
+    if distance(known, programs).is_none_or(|distance| distance > 1) {
+        let message = format!(
+            "the throwaway control plane has Kubernetes {programs}: rehearsals are known to work with {known} and its neighbors"
+        );
+        return Err(CliError::new(Kind::Cluster, message));
+    }
     if distance(cluster, programs).is_none_or(|distance| distance < 2) {
         return Ok(());
     }
@@ -212,6 +220,9 @@ mod tests {
         ] {
             let result = ensure_version(cluster, "1.36.3");
             assert_eq!(result.is_ok(), is_accepted, "{cluster}");
+        }
+        for programs in ["1.30.2", "1.38.0", "unknown"] {
+            assert!(ensure_version("unknown", programs).is_err(), "{programs}");
         }
     }
 }

@@ -191,6 +191,7 @@ fn log(event: &Event) {
         Event::ReplicasChanged { replicas } => log_replicas(*replicas),
         Event::StateChanged(_)
         | Event::Recorded { .. }
+        | Event::Unobserved { .. }
         | Event::ReconcileStarted { .. }
         | Event::QueueChanged { .. }
         | Event::HealthChecked { .. }

@@ -434,6 +434,42 @@ mod referee {
         assert_eq!(key.shown(), program.shown());
     }
 
+    /// A file of keys as age writes it, with a second key that fits nothing.
+    #[test]
+    #[ignore = "needs age-keygen and sops: make interop"]
+    fn keys_of_age_open_a_file_of_sops() {
+        let folder = with_values();
+        let generate = || {
+            let output = Command::new(sops().with_file_name("age-keygen")).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        let (other, key) = (generate(), generate());
+        let recipient = key.split("# public key: ").nth(1).unwrap();
+        let recipient = recipient.lines().next().unwrap();
+        folder.write("plain.yaml", "secret: from-age\n");
+        let arguments = ["encrypt", "--age", recipient, "plain.yaml"];
+        let encrypted = run(&folder, &arguments);
+        folder.write("plain.yaml", &String::from_utf8(encrypted).unwrap());
+        let environment = folder.read("environments/dev.yaml");
+        let environment =
+            environment.replace("[secrets/values.yaml]", "[plain.yaml, secrets/values.yaml]");
+        folder.write("environments/dev.yaml", &environment);
+        folder.write(
+            "manifests/web/age.yaml.j2",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: age}\ndata: {all: '{{ values.secret }}'}\n",
+        );
+        folder.write("keys.txt", &format!("{KEYS}{other}{key}"));
+        commit(&folder);
+        let keys = json!({"ageKeys": folder.path().join("keys.txt")});
+        let opened = rendered_with(&folder, &keys);
+        assert_eq!(opened.code, 0, "{}", opened.shown());
+        assert!(
+            opened.stdout.contains("all: from-age"),
+            "{}",
+            opened.shown()
+        );
+    }
+
     #[test]
     #[ignore = "needs sops: make interop"]
     fn exit_codes_of_sops_are_known() {

@@ -349,6 +349,7 @@ impl Metrics {
             } => self.count_preview(repository, previewed.as_str()),
             Event::Applying { .. }
             | Event::Recorded { .. }
+            | Event::Unobserved { .. }
             | Event::OwnerChanged { .. }
             | Event::ForgeUnreachable { .. }
             | Event::StateChanged(_) => {}

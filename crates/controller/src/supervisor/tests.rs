@@ -382,3 +382,54 @@ async fn an_environment_is_not_started_before_its_records_are_read() {
     };
     LocalSet::new().run_until(playing).await;
 }
+
+#[tokio::test]
+async fn environments_of_other_replicas_are_observed_until_the_end() {
+    let mut fleet = repository(&["api", "web"]);
+    for policy in &mut fleet.source_policies {
+        let connection = &mut Arc::get_mut(policy).unwrap().connection;
+        connection.kubeconfig = Some("/nonexistent".into());
+        connection.context = Some("other".to_owned());
+    }
+    let repositories = [fleet];
+    let (mut shared, mut events) = shared();
+    shared.events.has_facts = true;
+    let stop = shared.stop.clone();
+    let mut tasks = JoinSet::new();
+    let mut supervisor = Supervisor::new(&repositories, vec![FetchSchedule::default()], shared);
+    let states = [SourceState::default()];
+    let playing = async {
+        supervisor.assign(&states, &among(&["b"]), &mut tasks);
+        assert_eq!(tasks.len(), 2);
+        let mut failed = BTreeSet::new();
+        while failed.len() < 2 {
+            let event = events.recv().await.unwrap();
+            let ControllerEvent::Recorded {
+                environments,
+                releases: Err(_),
+            } = event
+            else {
+                panic!("{event:?}");
+            };
+            assert!(environments.values().all(|leader| leader == "b"));
+            failed.extend(environments.into_keys());
+        }
+
+        // Another replica could lead them by now.
+        supervisor.assign(&states, &Leadership::Nothing, &mut tasks);
+        let event = events.recv().await.unwrap();
+        let ControllerEvent::Unobserved { environments } = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(environments, failed);
+        while tasks.join_next().await.is_some() {}
+
+        supervisor.assign(&states, &among(&["b"]), &mut tasks);
+        tokio::task::yield_now().await;
+        stop.cancel();
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+    };
+    LocalSet::new().run_until(playing).await;
+}

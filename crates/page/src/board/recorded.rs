@@ -110,6 +110,7 @@ impl Board {
         &mut self,
         environments: &BTreeMap<String, String>,
         releases: &[ReleaseSummary],
+        at: Timestamp,
     ) {
         for (name, leader) in environments {
             if self.environments.get(name).is_some_and(|known| known.led) {
@@ -134,6 +135,28 @@ impl Board {
                     .retain(|one, _| found.contains_key(one));
             }
             self.replace_recorded(name, found);
+            self.answered(name, at, None);
+        }
+    }
+
+    /// Records that the releases of an environment of another replica cannot be read.
+    pub fn unread(&mut self, environment: &str, at: Timestamp, error: &str) {
+        let known = self.environments.get(environment);
+        if known.is_none_or(|known| !known.led) {
+            self.environment(environment);
+            self.answered(environment, at, Some(error));
+        }
+    }
+
+    /// Records that nothing is known any more of these environments, unless this replica leads
+    /// them.
+    pub fn unobserved(&mut self, environments: &BTreeSet<String>) {
+        for name in environments {
+            if self.environments.get(name).is_some_and(|known| !known.led) {
+                let environment = self.environment(name);
+                environment.releases.clear();
+                (environment.leader, environment.unreachable) = (None, None);
+            }
         }
     }
 
@@ -167,6 +190,7 @@ impl Board {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::LoadedEnvironment;
     use super::*;
 
     fn summary(name: &str, (spec, status): (Value, Value)) -> ReleaseSummary {
@@ -259,10 +283,9 @@ mod tests {
         let mut board = Board::default();
         board.set_leader("own", true);
 
-        board.recorded(
-            &leaders,
-            &[one("m"), summary("own.web", (json!({}), status("m")))],
-        );
+        let at = Timestamp::UNIX_EPOCH;
+        let own = summary("own.web", (json!({}), status("m")));
+        board.recorded(&leaders, &[one("m"), own], at);
         let prod = &board.environments["prod"];
         assert_eq!((prod.led, prod.leader.as_deref()), (false, Some("b")));
         assert_eq!(prod.releases["web"].state(), State::Failed);
@@ -271,23 +294,61 @@ mod tests {
         let before = (prod.changed, prod.releases["web"].changed);
 
         // The same state is no change.
-        board.recorded(&leaders, &[one("m")]);
+        board.recorded(&leaders, &[one("m")], at);
         let prod = &board.environments["prod"];
         assert_eq!((prod.changed, prod.releases["web"].changed), before);
-        board.recorded(&leaders, &[one("n")]);
+        board.recorded(&leaders, &[one("n")], at);
         let prod = &board.environments["prod"];
         assert!(prod.releases["web"].changed > before.1);
         assert_eq!(prod.changed, before.0);
 
+        // Events of a run that has not ended here.
+        let name = ReleaseName {
+            environment: "prod".to_owned(),
+            release: "web".to_owned(),
+        };
+        board.applying(&name, at, "1 updated");
+        assert!(board.environments["prod"].releases["web"].run.is_none());
+
+        // The cluster is lost, and answers again.
+        board.unread("prod", at, "refused");
+        board.unread("own", at, "refused");
+        let errors = |board: &Board| {
+            let errors = board.environments.values();
+            errors.filter(|one| one.unreachable.is_some()).count()
+        };
+        assert_eq!(errors(&board), 1);
+        board.recorded(&leaders, &[one("n")], at);
+        assert_eq!(errors(&board), 0);
+
+        // Nothing is observed any more.
+        board.unobserved(&BTreeSet::from(["prod".to_owned(), "own".to_owned()]));
+        let prod = &board.environments["prod"];
+        assert_eq!((prod.releases.len(), prod.leader.as_deref()), (0, None));
+        board.recorded(&leaders, &[one("n")], at);
+
         // A release that is gone, and an environment that this replica leads now.
-        board.recorded(&leaders, &[]);
+        board.recorded(&leaders, &[], at);
         assert!(board.environments["prod"].releases.is_empty());
-        board.recorded(&leaders, &[one("m")]);
+        board.recorded(&leaders, &[one("m")], at);
         board.set_leader("prod", true);
         let prod = &board.environments["prod"];
         assert_eq!((prod.led, prod.leader.as_deref()), (true, None));
-        assert!(prod.releases.is_empty());
-        board.recorded(&leaders, &[one("m")]);
-        assert!(board.environments["prod"].releases.is_empty());
+        // Its last state is shown until the first load.
+        assert_eq!(prod.releases["web"].state(), State::Failed);
+        board.recorded(&leaders, &[one("n")], at);
+        assert_eq!(board.environments["prod"].releases["web"].reason(), "m");
+        board.loaded(&LoadedEnvironment {
+            repository: "fleet",
+            environment: "prod",
+            cluster: None,
+            revision: "1",
+            releases: &["web".to_owned()],
+            stalled: &BTreeMap::new(),
+        });
+        assert_eq!(
+            board.environments["prod"].releases["web"].state(),
+            State::Pending
+        );
     }
 }

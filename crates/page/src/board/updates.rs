@@ -46,13 +46,15 @@ impl Board {
         environment
     }
 
-    /// Changes a release that the board has, or that is new if its environment is led here.
+    /// Changes a release that the board has and this replica reconciles.
     fn release(&mut self, name: &ReleaseName, change: impl FnOnce(&mut Release)) {
         let changed = self.next();
         let Some(environment) = self.environments.get_mut(&name.environment) else {
             return;
         };
-        if let Some(release) = Arc::make_mut(environment).releases.get_mut(&name.release) {
+        if let Some(release) = Arc::make_mut(environment).releases.get_mut(&name.release)
+            && release.recorded.is_none()
+        {
             let release = Arc::make_mut(release);
             change(release);
             release.changed = changed;
@@ -87,9 +89,9 @@ impl Board {
         } else {
             environment.led_clusters.saturating_sub(1)
         };
-        let was_led = std::mem::replace(&mut environment.led, environment.led_clusters > 0);
+        environment.led = environment.led_clusters > 0;
         environment.leader = None;
-        if !environment.led || !was_led {
+        if !environment.led {
             environment.releases.clear();
             (environment.stalled, environment.unreachable) = (None, None);
         }
@@ -99,15 +101,20 @@ impl Board {
     /// contains.
     pub fn loaded(&mut self, loaded: &LoadedEnvironment<'_>) {
         let environment = self.environment(loaded.environment);
+        // A load that began before another replica became the leader.
+        if environment.leader.is_some() {
+            return;
+        }
         environment.repository = Some(loaded.repository.to_owned());
         environment.cluster = loaded.cluster.map(str::to_owned);
         environment.revision = Some(text(loaded.revision));
         environment.stalled = None;
         let names: BTreeSet<&String> = loaded.releases.iter().collect();
-        // A release that leaves git stays until its removal is reported.
-        environment
-            .releases
-            .retain(|name, release| names.contains(name) || release.facts.is_some());
+        // A release that leaves git stays until its removal is reported. States of the time before
+        // this replica was the leader end.
+        environment.releases.retain(|name, release| {
+            release.recorded.is_none() && (names.contains(name) || release.facts.is_some())
+        });
         for name in names {
             let release = environment.releases.entry(name.clone());
             let release = release.or_insert_with(|| {

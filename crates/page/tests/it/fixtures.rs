@@ -483,6 +483,6 @@ fn environments(board: &mut Board) {
     load(board, "elsewhere", &["web"]);
     board.set_leader("elsewhere", false);
     let leaders = BTreeMap::from([("elsewhere".to_owned(), "pleach-replica-7d9f-0".to_owned())]);
-    board.recorded(&leaders, &[recorded()]);
+    board.recorded(&leaders, &[recorded()], at(-5));
     load(board, "empty", &[]);
 }

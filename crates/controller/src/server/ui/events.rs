@@ -30,6 +30,9 @@ const LONGEST: Duration = Duration::from_hours(1);
 const PARTIAL: Duration = Duration::from_mins(1);
 /// Minimum interval between two events.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Time after which the stream of a page that vanished ends. A release can be unknown for a moment while
+/// another replica becomes the leader.
+const ABSENCE: Duration = Duration::from_secs(15);
 /// Seconds after which a refused client can try again.
 const RETRY_AFTER: &str = "30";
 
@@ -50,6 +53,8 @@ struct Follower {
     sent: Option<String>,
     /// Time of the next event at the earliest.
     earliest: Instant,
+    /// End of the stream, if the page does not come back.
+    absent_until: Option<Instant>,
     end: Instant,
     _permit: OwnedSemaphorePermit,
     _counted: EventStream,
@@ -82,6 +87,7 @@ pub(super) async fn follow(
         viewer,
         sent: None,
         earliest: Instant::now(),
+        absent_until: None,
         end: Instant::now() + age,
         _permit: permit,
         _counted: ui.metrics.ui_event_stream(),
@@ -91,27 +97,29 @@ pub(super) async fn follow(
 }
 
 /// Returns the events of a stream. The first one comes at once, so that a reader that connects again
-/// is up to date. The stream ends when the page vanishes and when the controller stops.
+/// is up to date. The stream ends when the page has vanished and when the controller stops.
 fn events(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
     unfold(follower, |mut follower| async {
         loop {
-            let digest = follower.digest()?;
-            if follower.sent.as_ref() != Some(&digest) {
+            let digest = follower.digest();
+            if let Some(digest) = digest.filter(|digest| follower.sent.as_ref() != Some(digest)) {
                 let data = serde_json::json!({"fragment": "main", "digest": digest});
                 let event = Event::default().event("change").data(data.to_string());
                 follower.sent = Some(digest);
                 follower.earliest = Instant::now() + PAUSE;
                 return Some((Ok(event), follower));
             }
-            let changed = timeout_at(follower.end, follower.board.changed());
-            changed.await.ok()?.ok()?;
+            let end = follower
+                .absent_until
+                .map_or(follower.end, |end| end.min(follower.end));
+            timeout_at(end, follower.board.changed()).await.ok()?.ok()?;
             sleep_until(follower.earliest).await;
         }
     })
 }
 
 impl Follower {
-    /// Returns the digest of the page now. `None` if it vanished.
+    /// Returns the digest of the page now. `None` if there is no such page.
     fn digest(&mut self) -> Option<String> {
         let board = self.board.borrow_and_update().clone();
         let request = Request {
@@ -119,6 +127,11 @@ impl Follower {
             now: Timestamp::now(),
             epoch: &self.epoch,
         };
-        pages::digest(&board, &self.page, &request)
+        let digest = pages::digest(&board, &self.page, &request);
+        self.absent_until = match &digest {
+            Some(_) => None,
+            None => self.absent_until.or(Some(Instant::now() + ABSENCE)),
+        };
+        digest
     }
 }
