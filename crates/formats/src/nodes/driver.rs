@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use pleach_model::cel::{Expression, Subject, Unevaluable};
-use pleach_model::object::{GroupKind, ObjectId};
+use pleach_model::object::{Digest, GroupKind, ObjectId};
+
+use super::Mark;
 
 /// Name of the hook object in the expression that returns the name of the object of its node.
 pub const HOOK: &str = "hook";
@@ -115,6 +117,10 @@ pub struct Hook {
     pub before: Signal,
     /// State of the hook after the drain.
     pub after: Signal,
+    /// Digest of the acknowledgement before the drain. `None` if there is none.
+    pub confirmed: Option<String>,
+    /// Digest of the request after the drain. `None` if there is none.
+    pub asked: Option<String>,
     /// Name of its node, or the reason why that is not known.
     pub node: Result<String, String>,
 }
@@ -130,9 +136,45 @@ impl Hook {
         self.before != Signal::Absent || self.after != Signal::Absent
     }
 
+    /// Returns whether the second request is that of an earlier change, which the driver did not
+    /// remove.
+    pub fn is_earlier(&self, mark: Option<&Mark>) -> bool {
+        let earlier = mark.filter(|mark| mark.begun);
+        let earlier = earlier.and_then(|mark| mark.earlier.as_ref());
+        earlier.is_some() && earlier == self.asked.as_ref()
+    }
+
+    /// Returns whether its node is between its hooks by an acknowledgement that is not of this
+    /// change.
+    pub fn is_foreign(&self, mark: Option<&Mark>) -> bool {
+        self.before == Signal::Acknowledged
+            && self.is_between(mark)
+            && !mark.is_some_and(|mark| mark.begun)
+    }
+
+    /// Returns whether the first request has the acknowledgement of a value.
+    pub fn has_confirmed(&self, value: &str) -> bool {
+        self.confirmed.as_deref() == Some(digest(value).as_str())
+    }
+
+    /// Returns whether this request certainly was not acknowledged. `was_sent`: whether a patch was
+    /// sent. A driver can have removed both annotations after such a patch.
+    pub fn is_refused(&self, value: &str, was_sent: bool) -> bool {
+        !self.has_confirmed(value) && (!was_sent || self.before.asks())
+    }
+
+    fn is_between(&self, mark: Option<&Mark>) -> bool {
+        matches!(self.point(mark), Some(Point::Drain | Point::After(_)))
+    }
+
     /// Returns how far the work on its node is. `None` if there is none.
-    fn point(&self) -> Option<Point> {
-        match (&self.before, &self.after) {
+    fn point(&self, mark: Option<&Mark>) -> Option<Point> {
+        let after = if self.is_earlier(mark) {
+            &Signal::Absent
+        } else {
+            &self.after
+        };
+        match (&self.before, after) {
             (Signal::Due(value), _) => Some(Point::Before(value.clone())),
             (_, Signal::Due(value)) => Some(Point::After(value.clone())),
             (Signal::Acknowledged, Signal::Absent | Signal::TooLong) => Some(Point::Drain),
@@ -166,8 +208,8 @@ pub struct Course<'a> {
     pub open: &'a BTreeSet<String>,
     /// Node on which the run works.
     pub active: Option<&'a str>,
-    /// Nodes that bear the mark of the release.
-    pub marked: &'a BTreeSet<String>,
+    /// Marks of the release, by node.
+    pub marks: &'a BTreeMap<String, Mark>,
 }
 
 /// Result of [`next`].
@@ -176,14 +218,17 @@ pub struct Decision<'a> {
     /// Node in work, with its hook and how far its work is. `None` if the driver asks for no node,
     /// or withdrew the request for the active one.
     pub turn: Option<(&'a str, &'a Hook, Point)>,
-    /// Nodes whose hooks wait for the node in work.
+    /// Nodes whose hooks wait for the node in work, or for the hook that blocks all.
     pub waiting: BTreeSet<&'a str>,
+    /// Hook between its acknowledgements whose node is not known, with the reason. No node begins.
+    pub block: Option<(&'a Hook, &'a str)>,
     /// Hooks that ask and are not acknowledged, with the reason.
     pub strays: Vec<(&'a Hook, String)>,
 }
 
 /// Decides which node is in work: the active one, otherwise one between its hooks, otherwise one
-/// whose hook asks. So one node at most is between its hooks.
+/// whose hook asks. So one node at most is between its hooks. A hook between its acknowledgements
+/// blocks all nodes as long as its node is not known.
 pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
     let mut by_node: BTreeMap<&str, Vec<&Hook>> = BTreeMap::new();
     let mut decision = Decision::default();
@@ -194,7 +239,12 @@ pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
                 continue;
             }
             Ok(_) => "the plan does not change its node".to_owned(),
-            Err(why) => why.clone(),
+            Err(why) => {
+                if hook.is_between(None) {
+                    decision.block.get_or_insert((hook, why));
+                }
+                why.clone()
+            }
         };
         if hook.asks() {
             decision.strays.push((hook, reason));
@@ -202,25 +252,24 @@ pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
     }
     let mut candidates = Vec::new();
     for (node, hooks) in by_node {
+        let mark = course.marks.get(node);
         if let [hook] = hooks.as_slice() {
             if hook.is_too_long() {
                 let message = format!("its request is longer than {LONGEST} bytes");
                 decision.strays.push((hook, message));
             }
-            candidates.extend(hook.point().map(|point| (node, *hook, point)));
+            candidates.extend(hook.point(mark).map(|point| (node, *hook, point)));
             continue;
         }
         let reason = |hook: &&'a Hook| (*hook, format!("{} hooks name node {node}", hooks.len()));
         decision.strays.extend(hooks.iter().map(reason));
         // The driver may drain it, so no other node begins.
-        let is_between =
-            |hook: &&&Hook| matches!(hook.point(), Some(Point::Drain | Point::After(_)));
-        let between = hooks.iter().find(is_between);
+        let between = hooks.iter().find(|hook| hook.is_between(mark));
         candidates.extend(between.map(|hook| (node, *hook, Point::Drain)));
     }
     let rank = |(node, _, point): &(&str, &Hook, Point)| {
         let is_active = course.active == Some(*node);
-        rank(point, is_active || course.marked.contains(*node))
+        rank(point, is_active || course.marks.contains_key(*node))
     };
     candidates.retain(|one| rank(one) != Rank::Former);
     candidates.sort_by_key(|one| (rank(one), one.0));
@@ -229,6 +278,7 @@ pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
             .iter()
             .find(|(node, ..)| *node == active)
             .cloned(),
+        None if decision.block.is_some() => None,
         None => candidates.first().cloned(),
     };
     let chosen = match &decision.turn {
@@ -238,6 +288,31 @@ pub fn next<'a>(hooks: &'a [Hook], course: Course<'_>) -> Decision<'a> {
     let others = candidates.iter().map(|(node, ..)| *node);
     decision.waiting = others.filter(|node| Some(*node) != chosen).collect();
     decision
+}
+
+/// Returns a hook whose node is not known and can be this one. `known` has the last known nodes of
+/// hooks, by uid. As long as there is such a hook, it is not known whether the driver withdrew its
+/// request.
+pub fn unresolved<'a>(
+    hooks: &'a [Hook],
+    known: &BTreeMap<String, String>,
+    node: &str,
+) -> Option<&'a Hook> {
+    let last = |hook: &Hook| known.get(&hook.uid).map(String::as_str);
+    let has_own = hooks.iter().any(|hook| last(hook) == Some(node));
+    hooks.iter().find(|hook| {
+        let can_be = match last(hook) {
+            Some(last) => last == node,
+            None => !has_own,
+        };
+        hook.is_used() && hook.node.is_err() && can_be
+    })
+}
+
+/// Returns whether `done` says that the Job of a node did its work. A driver can change the node
+/// between its hooks so that `done` holds before the Job ran.
+pub fn is_evidence(has_driver: bool, mark: &Mark) -> bool {
+    !has_driver || mark.was_done
 }
 
 /// Order of the nodes that could be in work.
@@ -289,6 +364,10 @@ impl DriverRule {
     /// Reads a hook from its metadata. Its node is not known yet.
     pub fn hook(&self, metadata: &Value) -> Option<Hook> {
         let text = |key: &str| metadata[key].as_str();
+        let value = |key: &str| {
+            let value = metadata["annotations"][key].as_str();
+            value.filter(|value| !value.is_empty())
+        };
         let GroupKind { group, kind } = &self.hooks;
         Some(Hook {
             object: ObjectId::new(group, kind, text("namespace"), text("name")?),
@@ -296,6 +375,8 @@ impl DriverRule {
             version: text("resourceVersion")?.to_owned(),
             before: Signal::of(metadata, &self.before),
             after: Signal::of(metadata, &self.after),
+            confirmed: value(&self.before.acknowledge).map(digest),
+            asked: value(&self.after.request).map(digest),
             node: self.target(metadata),
         })
     }
@@ -344,6 +425,11 @@ impl NodeObject {
     pub fn node_of(&self, object: &Value) -> Result<String, String> {
         named("node.is", &self.is, &Subject::of(object))
     }
+}
+
+/// Returns the digest of the value of an annotation.
+fn digest(value: &str) -> String {
+    Digest::of(value.as_bytes()).short()
 }
 
 /// Returns the name that an expression returns. The error names the expression.

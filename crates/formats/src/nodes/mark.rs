@@ -33,6 +33,12 @@ pub struct Mark {
     /// Whether the Job may have begun. From then on, the node keeps its cordon and taints.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub begun: bool,
+    /// Whether `done` held before the driver of the node got its first acknowledgement.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub was_done: bool,
+    /// Digest of the second request of the driver at that time, which is of an earlier change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<String>,
 }
 
 impl Mark {
@@ -104,6 +110,40 @@ impl Mark {
             ..self.clone()
         };
         mark.patch(node)
+    }
+
+    /// Returns the patch that remembers that the first request of a driver is about to be
+    /// acknowledged. `is_done`: whether `done` holds. `earlier`: digest of its second request.
+    /// `None` if the mark has these values.
+    pub fn hand_over(&self, node: &Value, is_done: bool, earlier: Option<&str>) -> Option<Value> {
+        let mark = Self {
+            begun: true,
+            was_done: if self.begun { self.was_done } else { is_done },
+            earlier: earlier.map(str::to_owned),
+            ..self.clone()
+        };
+        (mark != *self).then(|| mark.patch(node))
+    }
+
+    /// Returns the patch that reverts [`Self::hand_over`]. `None` if there is nothing to revert.
+    pub fn hand_back(&self, node: &Value) -> Option<Value> {
+        let mark = Self {
+            begun: false,
+            was_done: false,
+            earlier: None,
+            ..self.clone()
+        };
+        (mark != *self).then(|| mark.patch(node))
+    }
+
+    /// Returns the patch that forgets the earlier request of a driver, which removed it. `None` if
+    /// there is none.
+    pub fn forget_earlier(&self, node: &Value) -> Option<Value> {
+        let mark = Self {
+            earlier: None,
+            ..self.clone()
+        };
+        (mark != *self).then(|| mark.patch(node))
     }
 
     /// Returns the patch that takes our cordon and taints off and keeps the mark, for the actions
@@ -298,6 +338,54 @@ mod tests {
         };
         let ended = patched(&node(), &forged.end(&node(), &rule()));
         assert_eq!(ended["spec"], node()["spec"]);
+    }
+
+    #[test]
+    fn a_refused_acknowledgement_leaves_no_trace_in_the_mark() {
+        let tainted = patched(
+            &node(),
+            &mark()
+                .taint(&node(), rule().taints().next().unwrap())
+                .unwrap(),
+        );
+        let before = Mark::of(&tainted).unwrap();
+        let handed = patched(
+            &tainted,
+            &before.hand_over(&tainted, true, Some("d")).unwrap(),
+        );
+        let mark = Mark::of(&handed).unwrap();
+        let earlier = mark.earlier.as_deref();
+        assert_eq!(
+            (mark.begun, mark.was_done, earlier),
+            (true, true, Some("d"))
+        );
+        assert_eq!(mark.hand_over(&handed, false, Some("d")), None);
+        // A second first hook of the same change.
+        let again = patched(&handed, &mark.hand_over(&handed, false, Some("e")).unwrap());
+        let again = Mark::of(&again).unwrap();
+        assert_eq!(
+            (again.was_done, again.earlier.as_deref()),
+            (true, Some("e"))
+        );
+        let forgot = patched(&handed, &mark.forget_earlier(&handed).unwrap());
+        let forgot = Mark::of(&forgot).unwrap();
+        assert_eq!((forgot.begun, forgot.earlier.clone()), (true, None));
+        assert_eq!(forgot.forget_earlier(&handed), None);
+        let back = patched(&handed, &mark.hand_back(&handed).unwrap());
+        assert_eq!(back, tainted);
+        assert_eq!(before.hand_back(&tainted), None);
+    }
+
+    #[test]
+    fn a_mark_of_the_previous_version_is_read() {
+        let mut node = node();
+        let text = r#"{"release":"prod.web","stage":"nodes","begun":true}"#;
+        node["metadata"]["annotations"] = json!({MARK: text});
+        let begun = Mark {
+            begun: true,
+            ..mark()
+        };
+        assert_eq!(Mark::of(&node), Some(begun));
     }
 
     #[test]

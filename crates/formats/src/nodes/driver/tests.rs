@@ -28,19 +28,39 @@ fn rule() -> DriverRule {
     }
 }
 
-/// Returns a hook object named like its node, with annotations such as `pre=1 pre-ack=1`.
+/// Returns a hook object named like its node, with annotations such as `pre=1 pre-ack=1`. The node
+/// of a name that begins with `?` is not known.
 fn hook(node: &str, annotations: &str) -> Hook {
     let annotations: BTreeMap<&str, &str> = annotations
         .split_whitespace()
         .filter_map(|one| one.split_once('='))
         .collect();
-    let metadata = json!({"name": node, "namespace": "fleet", "uid": "u", "resourceVersion": "7",
+    let metadata = json!({"name": node.replace('?', "lost"), "namespace": "fleet", "uid": "u", "resourceVersion": "7",
         "labels": {"example.org/machine": node}, "annotations": annotations});
-    rule().hook(&metadata).unwrap()
+    let mut hook = rule().hook(&metadata).unwrap();
+    if node.starts_with('?') {
+        hook.node = Err("Machine x does not exist".to_owned());
+    }
+    hook
 }
 
 fn names(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Returns marks of nodes such as `a b:v1`: of b with value v1 of the second request at the first
+/// acknowledgement.
+fn marks(text: &str) -> BTreeMap<String, Mark> {
+    let mark = |text: &str| {
+        let (node, earlier) = text.split_once(':').unzip();
+        let mark = Mark {
+            begun: earlier.is_some(),
+            earlier: earlier.map(digest),
+            ..Mark::default()
+        };
+        (node.unwrap_or(text).to_owned(), mark)
+    };
+    text.split_whitespace().map(mark).collect()
 }
 
 /// Hooks | active node | marked nodes | node in work | waiting nodes | case.
@@ -64,6 +84,16 @@ b pre=1 pre-ack=1, a pre=1 pre-ack=1 | | | a drain | b | two are between already
 a pre=1, a pre=1 | | | | | two hooks of a node
 a pre=1 pre-ack=1, a pre=1, b pre=1 | | | a drain | b | two hooks, one between
 x pre=1, b pre=1 | | | b before 1 | | an unknown node
+a pre=3 pre-ack=3 post=2 post-ack=2, b pre=1 | a | a:2 | a drain | b | an old pair is left
+a pre=3 pre-ack=3 post=2, b pre=1 | | a:2 | a drain | b | an old request that was not acknowledged
+a pre=3 pre-ack=3 post=3 post-ack=2, b pre=1 | a | a:2 | a after 3 | b | a new request beside an old answer
+a pre=3 pre-ack=3 post=3 post-ack=3, b pre=1 | a | a:2 | a over | b | the new pair
+a pre=3 pre-ack=3 post=3 post-ack=3, b pre=1 | a | a | a over | b | the mark of a change without an old pair
+? pre=1, b pre=1 | | | b before 1 | | a lost hook that asks
+? pre=1 pre-ack=1, b pre=1, c pre=1 pre-ack=1 | | | | b c | a lost hook between its acknowledgements
+? pre=1 pre-ack=1 post=1, b pre=1 | | | | b | a lost hook whose node is drained
+? pre=1 pre-ack=1, b pre=1, c pre=1 | b | | b before 1 | c | a lost hook while a node is active
+? pre=1 pre-ack=1 post=1 post-ack=1, b pre=1 | | | b before 1 | | a lost hook from an earlier change
 ";
 
 #[test]
@@ -76,11 +106,11 @@ fn one_node_at_most_is_between_its_hooks() {
         let hooks = hooks.split(", ");
         let hooks = hooks.map(|text| text.split_once(' ').unwrap_or((text, "")));
         let hooks: Vec<Hook> = hooks.map(|(node, text)| hook(node, text)).collect();
-        let (open, marked) = (names("a b c"), names(marked));
+        let (open, marks) = (names("a b c"), marks(marked));
         let course = Course {
             open: &open,
             active: Some(*active).filter(|active| !active.is_empty()),
-            marked: &marked,
+            marks: &marks,
         };
         let decision = next(&hooks, course);
         let found = decision.turn.map(|(node, _, point)| match point {
@@ -119,11 +149,11 @@ fn hooks_that_are_not_acknowledged_have_a_reason() {
         hook("b", "pre=2"),
         hook("c", "pre=1"),
     ];
-    let (open, marked) = (names("a b c"), BTreeSet::new());
+    let (open, marks) = (names("a b c"), BTreeMap::new());
     let course = Course {
         open: &open,
         active: None,
-        marked: &marked,
+        marks: &marks,
     };
     let decision = next(&hooks, course);
     let strays: Vec<String> = decision
@@ -139,7 +169,100 @@ fn hooks_that_are_not_acknowledged_have_a_reason() {
         "b: 2 hooks name node b",
     ];
     assert_eq!(strays, expected);
-    assert_eq!(decision.turn.map(|(node, ..)| node), Some("c"));
+    assert_eq!(decision.turn, None);
+    let block = decision
+        .block
+        .map(|(hook, why)| (hook.object.name.as_str(), why));
+    assert_eq!(block, Some(("silent", "Machine x does not exist")));
+}
+
+/// Hooks | last known nodes of hooks | node | whether its request can be in a hook that is not
+/// resolved.
+const UNRESOLVED: &str = "
+a pre=1 | | a | false
+a pre=1, ?1 pre=1 | | a | true
+a, ?1 pre=1 | a=a | a | false
+?1 pre=1 pre-ack=1 | ?1=a | a | true
+?1 pre=1 pre-ack=1 | ?1=b | a | false
+?1 | ?1=a | a | false
+?1 | | a | false
+?1 pre=1, ?2 pre=1 | ?1=b | a | true
+";
+
+#[test]
+fn a_hook_without_a_node_is_not_withdrawn() {
+    for line in UNRESOLVED.lines().skip(1) {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [hooks, known, node, expected] = fields.as_slice() else {
+            panic!("{line}");
+        };
+        let hooks = hooks.split(", ");
+        let hooks = hooks.map(|text| text.split_once(' ').unwrap_or((text, "")));
+        let hooks = hooks.map(|(name, text)| Hook {
+            uid: name.to_owned(),
+            ..hook(name, text)
+        });
+        let hooks: Vec<Hook> = hooks.collect();
+        let known = known.split_whitespace();
+        let known = known.filter_map(|one| one.split_once('='));
+        let known = known.map(|(uid, node)| (uid.to_owned(), node.to_owned()));
+        let found = unresolved(&hooks, &known.collect(), node).is_some();
+        assert_eq!(found.to_string(), *expected, "{line}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_another_client_is_found() {
+    let begun = Mark {
+        begun: true,
+        ..Mark::default()
+    };
+    for (annotations, mark, expected) in [
+        ("pre=1", None, false),
+        ("pre=1 pre-ack=1", None, true),
+        ("pre=1 pre-ack=1", Some(&Mark::default()), true),
+        ("pre=1 pre-ack=1", Some(&begun), false),
+        ("pre=1 pre-ack=1 post=1", None, true),
+        ("pre=1 pre-ack=1 post=1 post-ack=1", None, false),
+        ("post=1", None, false),
+    ] {
+        let hook = hook("a", annotations);
+        assert_eq!(hook.is_foreign(mark), expected, "{annotations} {mark:?}");
+    }
+}
+
+#[test]
+fn a_refused_acknowledgement_is_told_from_a_lost_answer() {
+    for (annotations, was_sent, expected) in [
+        ("pre=1", true, true),
+        ("pre=2 pre-ack=0", true, true),
+        ("pre=1 pre-ack=1", true, false),
+        ("pre=2 pre-ack=1", true, false),
+        ("", true, false),
+        ("", false, true),
+    ] {
+        let refused = hook("a", annotations).is_refused("1", was_sent);
+        assert_eq!(refused, expected, "{annotations} {was_sent}");
+    }
+}
+
+#[test]
+fn done_is_evidence_without_a_driver_or_if_it_held_before() {
+    let was_done = Mark {
+        was_done: true,
+        ..Mark::default()
+    };
+    for (has_driver, mark, expected) in [
+        (false, &Mark::default(), true),
+        (true, &Mark::default(), false),
+        (true, &was_done, true),
+    ] {
+        assert_eq!(
+            is_evidence(has_driver, mark),
+            expected,
+            "{has_driver} {mark:?}"
+        );
+    }
 }
 
 #[rstest]

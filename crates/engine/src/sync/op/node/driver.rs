@@ -11,7 +11,7 @@ use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_formats::nodes::{
     DriverRule, Mark,
-    driver::{Course, Decision, Hook, HookAnnotations, Point, next},
+    driver::{Course, Decision, Hook, HookAnnotations, Point, next, unresolved},
 };
 use pleach_formats::window::Windows;
 use pleach_model::finding::{Finding, Kind};
@@ -21,10 +21,10 @@ use pleach_state::inventory::NodePhase;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::job::Role;
-use super::{AGAIN, End, NodeUpgrade, PAUSE, closed, nodes};
+use super::{AGAIN, End, NodeUpgrade, PAUSE, UNDOING, closed, nodes};
 use crate::sync::{
     events::EventKind,
     op::{Operator, failure, required_uid},
@@ -69,18 +69,22 @@ struct Board {
     active: Option<String>,
     /// Step whose failure stops the others.
     ended: Option<StepId>,
-    /// Time at which a node began or ended, or the run began.
+    /// Time of the last acknowledgement, or at which a node was completed, or the run began.
     moved: Instant,
+    /// Whether the driver withdrew a request since then.
+    withdrawn: bool,
     hooks: Vec<Hook>,
     hooks_at: Option<Instant>,
     /// Decision about these hooks. `None` if it is out of date.
     outlook: Option<Outlook>,
-    /// Uids of the live nodes, and whether they bear our mark.
+    /// Uids of the live nodes, and our marks.
     live: BTreeMap<String, String>,
-    marked: BTreeSet<String>,
+    marks: BTreeMap<String, Mark>,
     nodes_at: Option<Instant>,
     /// Nodes of hooks, by uid of the hook and name of the object of the node.
     known: BTreeMap<(String, String), Known>,
+    /// Last known nodes of the hooks, by uid of the hook.
+    last: BTreeMap<String, String>,
     /// Hooks with a warning.
     warned: BTreeSet<(String, String)>,
 }
@@ -97,9 +101,19 @@ struct Known {
 struct Outlook {
     /// Node in work, with its hook.
     turn: Option<(String, Hook, Point)>,
-    /// Nodes that wait for it.
+    /// Nodes that wait for it, or for a hook whose node is not known.
     waiting: BTreeSet<String>,
-    /// Text about hooks that ask and are not acknowledged.
+    /// Text about hooks that are not acknowledged, and the one that blocks all nodes.
+    strays: String,
+}
+
+/// State of the hook of the node in work.
+struct Seen {
+    turn: Option<(Hook, Point)>,
+    /// Our mark of the node.
+    mark: Option<Mark>,
+    /// Reason why it is not known whether the driver asks.
+    unresolved: Option<String>,
     strays: String,
 }
 
@@ -119,13 +133,15 @@ impl Board {
             active: None,
             ended: None,
             moved: Instant::now(),
+            withdrawn: false,
             hooks: Vec::new(),
             hooks_at: None,
             outlook: None,
             live: BTreeMap::new(),
-            marked: BTreeSet::new(),
+            marks: BTreeMap::new(),
             nodes_at: None,
             known: BTreeMap::new(),
+            last: BTreeMap::new(),
             warned: BTreeSet::new(),
         }
     }
@@ -134,7 +150,7 @@ impl Board {
         let course = Course {
             open: &self.open,
             active: self.active.as_deref(),
-            marked: &self.marked,
+            marks: &self.marks,
         };
         next(&self.hooks, course)
     }
@@ -159,7 +175,33 @@ impl Board {
     fn activate(&mut self, node: Option<&str>) {
         self.active = node.map(str::to_owned);
         self.outlook = None;
+    }
+
+    /// Restarts the time after which the driver counts as stuck.
+    fn restart(&mut self) {
         self.moved = Instant::now();
+        self.withdrawn = false;
+    }
+
+    /// Returns whether the driver made no progress for this long.
+    fn is_silent(&self, limit: Duration) -> bool {
+        self.active.is_none() && self.moved.elapsed() >= limit
+    }
+
+    /// Sets our mark of a node.
+    fn remember(&mut self, node: &str, mark: Option<Mark>) {
+        match mark {
+            Some(mark) => self.marks.insert(node.to_owned(), mark),
+            None => self.marks.remove(node),
+        };
+        self.outlook = None;
+    }
+
+    /// Returns why it is not known whether the driver asks for a node.
+    fn unresolved(&self, node: &str) -> Option<String> {
+        let hook = unresolved(&self.hooks, &self.last, node)?;
+        let why = hook.node.as_ref().err()?;
+        Some(format!("the node of {} is not known: {why}", hook.object))
     }
 
     /// Reads the hooks and their nodes, unless they were just read.
@@ -191,14 +233,25 @@ impl Board {
         let hooks = cluster.pick(&path, &selector, Depth::Metadata, read);
         let mut hooks = hooks.await?;
         hooks.sort_by(|a, b| a.object.cmp(&b.object));
-        self.resolve(operator, cluster, rule, &mut hooks).await;
+        self.resolve(operator, cluster, rule, &mut hooks).await?;
+        self.last
+            .retain(|uid, _| hooks.iter().any(|hook| hook.uid == *uid));
+        for hook in hooks.iter().filter(|hook| hook.is_used()) {
+            if let Ok(node) = &hook.node {
+                self.last.insert(hook.uid.clone(), node.clone());
+            }
+        }
         self.hooks = hooks;
         self.hooks_at = Some(Instant::now());
         self.outlook = None;
         let mut warned = std::mem::take(&mut self.warned);
-        for (hook, why) in self.decide().strays {
-            if warned.insert((hook.uid.clone(), why.clone())) {
-                let message = format!("it asks and is not acknowledged: {why}");
+        let decision = self.decide();
+        let strays = decision.strays.into_iter();
+        let strays =
+            strays.map(|(hook, why)| (hook, format!("it asks and is not acknowledged: {why}")));
+        let block = decision.block.map(|(hook, why)| (hook, blocks(why)));
+        for (hook, message) in strays.chain(block) {
+            if warned.insert((hook.uid.clone(), message.clone())) {
                 let finding = Finding::warning(Kind::Cluster, "hook-not-acknowledged", message);
                 let finding = finding.on(hook.object.clone());
                 operator.events.send(EventKind::Warning(finding));
@@ -219,31 +272,33 @@ impl Board {
             let name = metadata["name"].as_str()?.to_owned();
             let uid = metadata["uid"].as_str()?.to_owned();
             let mark = Mark::of(&json!({"metadata": {"annotations": metadata["annotations"]}}));
-            let is_ours = mark.is_some_and(|mark| mark.release == ours);
-            Some((name, uid, is_ours))
+            let mark = mark.filter(|mark| mark.release == ours);
+            Some((name, uid, mark))
         };
         let everything = Selector::default();
         let path = nodes();
         let found = cluster.pick(&path, &everything, Depth::Metadata, read);
         let found = found.await?;
-        let marked = found.iter().filter(|(.., is_ours)| *is_ours);
-        self.marked = marked.map(|(name, ..)| name.clone()).collect();
-        self.live = found
-            .into_iter()
-            .map(|(name, uid, _)| (name, uid))
-            .collect();
+        self.live.clear();
+        self.marks.clear();
+        for (name, uid, mark) in found {
+            self.marks.extend(mark.map(|mark| (name.clone(), mark)));
+            self.live.insert(name, uid);
+        }
+        self.outlook = None;
         self.nodes_at = Some(Instant::now());
         Ok(())
     }
 
-    /// Replaces the name of the object of each node by that of the node.
+    /// Replaces the name of the object of each node by that of the node. Fails if an object cannot be
+    /// read for now.
     async fn resolve(
         &mut self,
         operator: &Operator<'_>,
         cluster: &Cluster,
         rule: &DriverRule,
         hooks: &mut [Hook],
-    ) {
+    ) -> Result<(), ClusterError> {
         let key = |hook: &Hook| {
             let target = hook.node.as_ref().ok()?;
             hook.is_used().then(|| (hook.uid.clone(), target.clone()))
@@ -262,16 +317,35 @@ impl Board {
             .map(|key| async move {
                 let node = node_of(cluster, path, rule, &key.1).await;
                 let at = Instant::now();
-                (key, Known { node, at })
+                node.map(|node| (key, Known { node, at }))
             })
             .buffer_unordered(AT_ONCE);
         let read: Vec<_> = read.collect().await;
-        self.known.extend(read);
+        let mut failed = Ok(());
+        for one in read {
+            match one {
+                Ok((key, known)) => drop(self.known.insert(key, known)),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed?;
         for hook in hooks {
             if let Some(known) = key(hook).and_then(|key| self.known.get(&key)) {
                 hook.node.clone_from(&known.node);
             }
         }
+        Ok(())
+    }
+
+    /// Decides about the wait of a node whose hooks cannot be read.
+    fn unread(&self, failed: Failure, is_retryable: bool, limit: Duration) -> Verdict {
+        if let Some(because) = self.ended {
+            return Verdict::After(because);
+        }
+        if is_retryable && !self.is_silent(limit) {
+            return Verdict::Wait(format!("hooks cannot be read: {}", failed.message));
+        }
+        Verdict::Failed(failed)
     }
 
     /// Decides about the wait of a node. `limit` is the time after which a driver that asks for no
@@ -288,7 +362,7 @@ impl Board {
         let outlook = self.outlook();
         let in_work = match &outlook.turn {
             Some((node, _, point)) if *node == turn.node && self.active.is_none() => {
-                return self.begin(turn, point);
+                return self.begin(rule, turn, point);
             }
             Some((node, ..)) => Some(node.as_str()),
             None => None,
@@ -299,7 +373,7 @@ impl Board {
         {
             return Verdict::Failed(closed);
         }
-        if self.active.is_none() && self.moved.elapsed() >= turn.limit {
+        if self.is_silent(turn.limit) {
             return Verdict::Failed(self.silent(rule, &outlook, turn.limit));
         }
         let text = match in_work {
@@ -307,21 +381,37 @@ impl Board {
                 format!("its hook waits for node {other}, which is between its hooks")
             }
             Some(other) => format!("waiting for the driver, which works on node {other}"),
+            None if outlook.waiting.contains(turn.node) => {
+                "its hook waits for a hook whose node is not known".to_owned()
+            }
             None => {
                 let request = &rule.before.request;
                 format!("waiting for the driver to ask by annotation `{request}`")
             }
         };
         let text = format!("{text}{}", outlook.strays);
-        if self.marked.contains(turn.node) && !outlook.waiting.contains(turn.node) {
+        let is_withdrawn =
+            || !outlook.waiting.contains(turn.node) && self.unresolved(turn.node).is_none();
+        if self.marks.contains_key(turn.node) && is_withdrawn() {
             return Verdict::Marked(text);
         }
         Verdict::Wait(text)
     }
 
-    /// Decides whether a node begins. Outside of the windows, only a node in work goes on.
-    fn begin(&self, turn: &Waiting<'_>, point: &Point) -> Verdict {
-        let is_new = matches!(point, Point::Before(_)) && !self.marked.contains(turn.node);
+    /// Decides whether a node begins. Outside of the windows, only a node in work goes on. A driver
+    /// that asks and withdraws again and again makes no progress.
+    fn begin(&self, rule: &DriverRule, turn: &Waiting<'_>, point: &Point) -> Verdict {
+        let is_asked = matches!(point, Point::Before(_));
+        if is_asked && self.withdrawn && self.is_silent(turn.limit) {
+            let message = format!(
+                "the driver withdrew its requests by annotation `{}` for {} s",
+                rule.before.request,
+                turn.limit.as_secs()
+            );
+            let failed = Failure::new(FailureKind::NotReady, message);
+            return Verdict::Failed(failed.hint("check the driver, then apply again"));
+        }
+        let is_new = is_asked && !self.marks.contains_key(turn.node);
         let closed = closed(turn.windows, &Value::Null, turn.now).filter(|_| is_new);
         closed.map_or(Verdict::Begin, Verdict::Failed)
     }
@@ -384,7 +474,14 @@ fn strays(decision: &Decision<'_>) -> String {
     let shown = shown.map(|(hook, why)| format!("; {} is not acknowledged: {why}", hook.object));
     let more = decision.strays.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("; likewise {more} more"));
-    shown.chain(more).collect::<Vec<_>>().concat()
+    let block = decision.block.as_ref();
+    let block = block.map(|(hook, why)| format!("; {}: {}", hook.object, blocks(why)));
+    shown.chain(more).chain(block).collect::<Vec<_>>().concat()
+}
+
+/// Describes a hook that blocks all nodes.
+fn blocks(why: &str) -> String {
+    format!("no other node begins, because its node may be drained and is not known: {why}")
 }
 
 fn listed(names: &[&str]) -> String {
@@ -396,25 +493,27 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Reads the node that an object names.
+/// Reads the node that an object names. An error that can pass is returned as such.
 async fn node_of(
     cluster: &Cluster,
     path: Option<&ResourcePath>,
     rule: &DriverRule,
     name: &str,
-) -> Result<String, String> {
+) -> Result<Result<String, String>, ClusterError> {
     let id = rule.node.object(name);
     let Some(path) = path else {
-        return Err(format!("the server does not know the kind of {id}"));
+        return Ok(Err(format!("the server does not know the kind of {id}")));
     };
-    match cluster.get_id(path, &id).await {
+    let node = match cluster.get_id(path, &id).await {
         Ok(Some(object)) => {
             let node = rule.node.node_of(&object);
             node.map_err(|why| format!("{id}: {why}"))
         }
         Ok(None) => Err(format!("{id} does not exist")),
+        Err(error) if error.is_retryable() => return Err(error),
         Err(error) => Err(format!("{id} cannot be read: {}", failure(&error).message)),
-    }
+    };
+    Ok(node)
 }
 
 impl NodeUpgrade<'_> {
@@ -432,17 +531,31 @@ impl NodeUpgrade<'_> {
             self.started = Instant::now();
             self.deadline = self.started + self.limit_of_node();
             self.progress = Progress::new(&waiter, self.step, self.started);
+            self.ready_again = None;
             self.in_change = Some(self.operator.nodes.begin());
             let node = self.node().await?;
             self.ready_at_start = pleach_formats::nodes::ready_since(&node).map(str::to_owned);
             if self.serve(driver).await? {
                 return Ok(());
             }
-            self.undo().await?;
+            // Marks that stay are cleared during the wait.
+            self.begin_undoing();
+            if let Ok(undone) = timeout(UNDOING, self.undo()).await {
+                undone?;
+            }
             self.enter(NodePhase::Pending);
             self.in_change = None;
-            self.board().lock().await.activate(None);
+            let board = self.board();
+            let mut board = board.lock().await;
+            board.activate(None);
+            board.withdrawn = true;
         }
+    }
+
+    /// Sets the time limit for undoing changes.
+    fn begin_undoing(&mut self) {
+        self.started = Instant::now();
+        self.deadline = self.started + UNDOING;
     }
 
     /// Ends the work on the node.
@@ -455,6 +568,7 @@ impl NodeUpgrade<'_> {
         } else {
             board.open.remove(name);
             board.outlook = None;
+            board.restart();
         }
         if board.active.as_ref() == Some(name) {
             board.activate(None);
@@ -474,24 +588,37 @@ impl NodeUpgrade<'_> {
     /// Waits until the driver asks for the node, and no other one is in work.
     async fn await_turn(&mut self, driver: &DriverRule) -> Result<Begun, End> {
         let stop = self.operator.stop;
+        let mut tried: Option<Instant> = None;
         loop {
             let verdict = tokio::select! {
                 biased;
                 _ = stop.wait() => return Err(End::NotBegun(NotBegun::Stopped)),
-                verdict = self.verdict(driver) => verdict?,
+                verdict = self.verdict(driver) => verdict,
             };
             match verdict {
                 Verdict::Begin => return Ok(Begun::Now),
                 Verdict::Wait(message) => self.progress.report(message),
                 Verdict::Marked(message) => {
-                    if self.clear().await? {
-                        return Ok(Begun::Over);
-                    }
-                    // Its requests can have taken a permit for retries.
-                    if let Some(permit) = self.operator.permit(self.step) {
-                        permit.release();
-                    }
                     self.progress.report(message);
+                    if tried.is_none_or(|at| at.elapsed() >= NODES) {
+                        tried = Some(Instant::now());
+                        self.begin_undoing();
+                        let cleared = tokio::select! {
+                            biased;
+                            _ = stop.wait() => return Err(End::NotBegun(NotBegun::Stopped)),
+                            cleared = timeout(UNDOING, self.clear()) => cleared,
+                        };
+                        // Its requests can have taken a permit for retries.
+                        if let Some(permit) = self.operator.permit(self.step) {
+                            permit.release();
+                        }
+                        // After the time limit it is tried again.
+                        if let Ok(is_over) = cleared
+                            && is_over?
+                        {
+                            return Ok(Begun::Over);
+                        }
+                    }
                 }
                 Verdict::Gone => return Err(End::Gone),
                 Verdict::After(because) => return Err(End::NotBegun(NotBegun::After(because))),
@@ -506,30 +633,23 @@ impl NodeUpgrade<'_> {
     }
 
     /// Reads the hooks and decides about the node. A node that begins is the active one.
-    async fn verdict(&self, driver: &DriverRule) -> Result<Verdict, End> {
+    async fn verdict(&self, driver: &DriverRule) -> Verdict {
         let board = self.board();
         let mut board = board.lock().await;
+        let limit = self.limit_of_node();
         let read = board.refresh(self.operator, self.operator.cluster, driver);
-        match read.await {
-            Ok(()) => {}
-            Err(error) if error.is_retryable() => {
-                let message = format!("hooks cannot be read: {}", failure(&error).message);
-                return Ok(Verdict::Wait(message));
-            }
-            Err(error) => {
-                let failed = failure(&error);
-                board.ended.get_or_insert(self.step.id);
-                return Err(failed.into());
-            }
-        }
+        let read = read.await;
         let turn = Waiting {
             node: &self.step.object.name,
             uid: required_uid(self.step),
             windows: self.operator.windows,
             now: Timestamp::now(),
-            limit: self.limit_of_node(),
+            limit,
         };
-        let verdict = board.verdict(driver, &turn);
+        let verdict = match read {
+            Ok(()) => board.verdict(driver, &turn),
+            Err(error) => board.unread(failure(&error), error.is_retryable(), limit),
+        };
         match &verdict {
             Verdict::Begin => {
                 board.activate(Some(&self.step.object.name));
@@ -539,7 +659,7 @@ impl NodeUpgrade<'_> {
             }
             Verdict::Wait(_) | Verdict::Marked(_) | Verdict::Gone | Verdict::After(_) => {}
         }
-        Ok(verdict)
+        verdict
     }
 
     /// Takes the mark of a killed run off a node that the driver does not ask for any more. Returns
@@ -547,66 +667,89 @@ impl NodeUpgrade<'_> {
     async fn clear(&self) -> Result<bool, End> {
         let node = self.node().await?;
         let begun = Mark::of(&node).is_some_and(|mark| mark.begun);
-        if begun && self.is_done(&node)? {
+        if begun && self.is_done(&node)? && self.did_run(&node).await? {
             return self.end_driven().await;
         }
         self.undo().await?;
         if !begun {
             let board = self.board();
-            board.lock().await.marked.remove(&self.step.object.name);
+            board.lock().await.remember(&self.step.object.name, None);
         }
         Ok(false)
+    }
+
+    /// Reads the mark of the node again, after it was changed.
+    async fn remember(&self) -> Result<(), End> {
+        let node = self.node().await?;
+        let ours = Mark::of(&node).and_then(|_| self.mark(&node).ok());
+        let board = self.board();
+        board.lock().await.remember(&self.step.object.name, ours);
+        Ok(())
     }
 
     /// Executes the actions of both hooks. Returns `false` if the driver withdrew its request
     /// before anything was acknowledged.
     async fn serve(&mut self, driver: &DriverRule) -> Result<bool, End> {
-        let rule = self.rule;
+        // Whether the last acknowledgement was sent. Its answer can be lost.
+        let mut was_sent = false;
         loop {
-            let outlook = self.look(driver).await?;
-            let Some((.., point)) = outlook.turn else {
-                let node = self.node().await?;
-                if !self.mark(&node)?.begun {
-                    return Ok(false);
+            let seen = self.look(driver).await?;
+            let Some((hook, point)) = seen.turn else {
+                if let Some(why) = seen.unresolved {
+                    self.progress.report(why);
+                } else if was_sent {
+                    return self.end_driven().await;
+                } else {
+                    let node = self.node().await?;
+                    if !self.mark(&node)?.begun {
+                        return Ok(false);
+                    }
+                    let message = "waiting for the driver, which asks for nothing on this node now";
+                    self.progress.report(format!("{message}{}", seen.strays));
                 }
-                let message = "waiting for the driver, which asks for nothing on this node now";
-                self.progress.report(format!("{message}{}", outlook.strays));
                 self.pause().await?;
                 continue;
             };
+            if hook.is_foreign(seen.mark.as_ref()) {
+                self.warn_foreign(driver, &hook).await;
+            }
+            was_sent = false;
+            let is_earlier = hook.is_earlier(seen.mark.as_ref());
             match point {
-                Point::Before(value) => {
-                    self.enter(NodePhase::Evacuating);
-                    for action in &rule.before {
-                        self.act(action).await?;
-                    }
-                    let is_same = |point: &Point| *point == Point::Before(value.clone());
-                    let now = self.look(driver).await?.turn;
-                    if now.is_some_and(|(.., point)| is_same(&point)) {
-                        // From here on the driver may drain the node.
-                        self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
-                            .await?;
-                        self.acknowledge(driver, (&driver.before, &value), is_same)
-                            .await?;
-                    }
-                }
+                Point::Before(value) => self.serve_before(driver, &value).await?,
                 Point::Drain => {
                     self.enter(NodePhase::Draining);
+                    if hook.asked.is_none() && seen.mark.is_some_and(|mark| mark.earlier.is_some())
+                    {
+                        self.change(Mark::forget_earlier).await?;
+                        self.remember().await?;
+                    }
                     let request = &driver.after.request;
-                    let message =
-                        format!("waiting for the driver to drain it: annotation `{request}`");
+                    let state = if is_earlier {
+                        ", which still has the value of an earlier change"
+                    } else {
+                        ""
+                    };
+                    let message = format!(
+                        "waiting for the driver to drain it: annotation `{request}`{state}"
+                    );
                     self.progress.report(message);
                     self.pause().await?;
                 }
                 Point::After(value) => {
+                    self.check_stop()?;
                     self.change(|mark, node| (!mark.begun).then(|| mark.begin(node)))
                         .await?;
+                    self.remember().await?;
                     self.finish_driven().await?;
                     let is_same = |point: &Point| *point == Point::After(value.clone());
                     let hook = (&driver.after, value.as_str());
-                    if self.acknowledge(driver, hook, is_same).await? {
-                        return self.end_driven().await;
+                    match self.acknowledge(driver, hook, is_same).await? {
+                        Answer::Given => return self.end_driven().await,
+                        Answer::Changed { sent } => was_sent = sent,
+                        Answer::Refused(failure) => return Err(failure.into()),
                     }
+                    self.pause().await?;
                 }
                 Point::Over => {
                     let node = self.node().await?;
@@ -620,9 +763,98 @@ impl NodeUpgrade<'_> {
         }
     }
 
+    /// Executes the actions before the drain, and acknowledges the request unless the driver
+    /// changed it meanwhile.
+    async fn serve_before(&mut self, driver: &DriverRule, value: &str) -> Result<(), End> {
+        let rule = self.rule;
+        self.enter(NodePhase::Evacuating);
+        for action in &rule.before {
+            self.act(action).await?;
+        }
+        let is_same = |point: &Point| matches!(point, Point::Before(now) if now == value);
+        let now = self.look(driver).await?.turn;
+        let Some((hook, _)) = now.filter(|(_, point)| is_same(point)) else {
+            return Ok(self.pause().await?);
+        };
+        self.check_stop()?;
+        // From here on the driver may drain the node.
+        let node = self.node().await?;
+        let was_begun = self.mark(&node)?.begun;
+        let is_done = self.is_done(&node)?;
+        self.change(|mark, node| mark.hand_over(node, is_done, hook.asked.as_deref()))
+            .await?;
+        self.remember().await?;
+        let annotations = (&driver.before, value);
+        let answer = self.acknowledge(driver, annotations, is_same).await?;
+        let was_sent = match &answer {
+            Answer::Given => return Ok(()),
+            Answer::Changed { sent } => *sent,
+            Answer::Refused(_) => true,
+        };
+        let reverted = if was_begun {
+            Ok(())
+        } else {
+            self.revert(driver, &hook, value, was_sent).await
+        };
+        if let Answer::Refused(failure) = answer {
+            return Err(failure.into());
+        }
+        reverted?;
+        Ok(self.pause().await?)
+    }
+
+    /// Reverts the mark of a request that certainly was not acknowledged.
+    async fn revert(
+        &self,
+        driver: &DriverRule,
+        hook: &Hook,
+        value: &str,
+        was_sent: bool,
+    ) -> Result<(), End> {
+        self.look(driver).await?;
+        let board = self.board();
+        let is_refused = {
+            let board = board.lock().await;
+            let now = board.hooks.iter().find(|now| now.uid == hook.uid);
+            now.map_or(!was_sent, |now| now.is_refused(value, was_sent))
+        };
+        if is_refused {
+            self.change(Mark::hand_back).await?;
+            self.remember().await?;
+        }
+        Ok(())
+    }
+
+    /// Fails after a stop request.
+    fn check_stop(&self) -> Result<(), Failure> {
+        match self.operator.stop.cause() {
+            Some(_) => Err(Failure::stopped()),
+            None => Ok(()),
+        }
+    }
+
+    /// Warns about an acknowledgement that is not of this change.
+    async fn warn_foreign(&self, driver: &DriverRule, hook: &Hook) {
+        let HookAnnotations {
+            request,
+            acknowledge,
+        } = &driver.before;
+        let message = format!(
+            "`{acknowledge}` acknowledges `{request}`, but not by this change: the actions before the drain did not run. A driver must remove both before it asks with the same value again"
+        );
+        let board = self.board();
+        let mut board = board.lock().await;
+        if board.warned.insert((hook.uid.clone(), message.clone())) {
+            let finding = Finding::warning(Kind::Cluster, "hook-not-ours", message);
+            let finding = finding.on(hook.object.clone());
+            self.operator.events.send(EventKind::Warning(finding));
+        }
+    }
+
     /// Runs the Job and everything after it.
     async fn finish_driven(&mut self) -> Result<(), End> {
         let rule = self.rule;
+        self.ready_again = None;
         self.enter(NodePhase::Upgrading);
         if let Some(file) = &rule.job {
             self.run_job(file, Role::Changes).await?;
@@ -646,47 +878,55 @@ impl NodeUpgrade<'_> {
     }
 
     /// Reads the hook of the node, and the object that names its node.
-    async fn look(&self, driver: &DriverRule) -> Result<Outlook, End> {
+    async fn look(&self, driver: &DriverRule) -> Result<Seen, End> {
         let cluster = self.operator.cluster_for(self.step, self.started);
         let board = self.board();
         let mut board = board.lock().await;
         let name = &self.step.object.name;
         board.hooks_at = None;
-        board
-            .known
-            .retain(|_, known| known.node.as_ref() != Ok(name));
+        let is_other = |known: &Known| known.node.as_ref().is_ok_and(|node| node != name);
+        board.known.retain(|_, known| is_other(known));
         let read = board.refresh(self.operator, &cluster, driver);
         read.await.map_err(|error| failure(&error))?;
-        Ok(board.outlook())
+        let outlook = board.outlook();
+        Ok(Seen {
+            turn: outlook.turn.map(|(_, hook, point)| (hook, point)),
+            mark: board.marks.get(name).cloned(),
+            unresolved: board.unresolved(name),
+            strays: outlook.strays,
+        })
     }
 
-    /// Copies the value of a request to the annotation that acknowledges it. Returns `false` if the
-    /// driver changed its request meanwhile.
+    /// Copies the value of a request to the annotation that acknowledges it.
     async fn acknowledge(
         &self,
         driver: &DriverRule,
         (annotations, value): (&HookAnnotations, &str),
         is_same: impl Fn(&Point) -> bool,
-    ) -> Result<bool, End> {
+    ) -> Result<Answer, End> {
+        let mut sent = false;
         loop {
-            let Some((_, hook, point)) = self.look(driver).await?.turn else {
-                return Ok(false);
+            let turn = self.look(driver).await?.turn;
+            let Some((hook, _)) = turn.filter(|(_, point)| is_same(point)) else {
+                return Ok(Answer::Changed { sent });
             };
-            if !is_same(&point) {
-                return Ok(false);
-            }
             let Some(path) = self.operator.paths.of_kind(&driver.hooks) else {
-                return Ok(false);
+                return Ok(Answer::Changed { sent });
             };
+            if let Err(stopped) = self.check_stop() {
+                return Ok(Answer::Refused(stopped));
+            }
             let patch = acknowledgement(&hook, annotations, value);
             let options = PatchOptions {
                 answer: Depth::Metadata,
                 ..PatchOptions::new(managers::OVERLAY)
             };
             let cluster = self.operator.cluster_for(self.step, self.started);
+            sent = true;
             let patched = cluster.patch(&path, &hook.object, &patch, &options);
             let Err(error) = patched.await else {
-                return Ok(true);
+                self.board().lock().await.restart();
+                return Ok(Answer::Given);
             };
             let is_stale = matches!(
                 error.class(),
@@ -695,11 +935,29 @@ impl NodeUpgrade<'_> {
             if !is_stale || Instant::now() >= self.deadline {
                 let failed = failure(&error);
                 let message = format!("{} is not acknowledged: {}", hook.object, failed.message);
-                return Err(Failure { message, ..failed }.into());
+                let failed = Failure { message, ..failed };
+                // Another server, such as a proxy, can answer for one that executed the request.
+                let is_definite = !matches!(error.class(), None | Some(Class::NotKubernetes))
+                    && !error.is_retryable();
+                if is_stale || is_definite {
+                    return Ok(Answer::Refused(failed));
+                }
+                return Err(failed.into());
             }
             self.operator.pause(self.step, AGAIN).await;
         }
     }
+}
+
+/// Result of an acknowledgement.
+enum Answer {
+    /// The request is acknowledged.
+    Given,
+    /// The driver changed its request meanwhile. `sent`: after a patch that the server answered with
+    /// a conflict.
+    Changed { sent: bool },
+    /// It is not acknowledged.
+    Refused(Failure),
 }
 
 /// Returns the patch that acknowledges a request. It fails if the object was written meanwhile.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pleach_formats::nodes::NODE_UPGRADE;
+use pleach_formats::nodes::{NODE_UPGRADE, driver::is_evidence};
 use pleach_formats::readiness::{Readiness, assess};
 use pleach_model::object::ObjectId;
 use serde_json::Value;
@@ -40,6 +40,9 @@ impl NodeUpgrade<'_> {
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
         let on = (self.step.object.name.as_str(), uid);
         let (id, job) = self.operator.job_on(on, manifest, None);
+        let is_evidence = is_evidence(self.rule.driver.is_some(), &self.mark(&node)?);
+        // If `done` did not hold before the Job, the Job is the reason why it holds.
+        let shows_work = is_evidence || !self.is_done(&node)?;
         let options = ApplyOptions {
             secret: manifest.is_secret(),
             ..ApplyOptions::new(&self.operator.manager)
@@ -54,7 +57,7 @@ impl NodeUpgrade<'_> {
             let cluster = self.operator.cluster_for(self.step, self.started);
             let live = read(&cluster, &jobs(), &id).await?;
             let Some(live) = live else {
-                if changes && self.is_done(&node)? {
+                if changes && is_evidence && self.is_done(&node)? {
                     return Ok(());
                 }
                 if created {
@@ -83,7 +86,9 @@ impl NodeUpgrade<'_> {
             match assessment.readiness {
                 Readiness::Current => return Ok(()),
                 // A reboot ends the pod of a Job that may have done its work.
-                Readiness::Failed if changes && self.lacks(&node)?.is_none() => return Ok(()),
+                Readiness::Failed if changes && shows_work && self.lacks(&node)?.is_none() => {
+                    return Ok(());
+                }
                 Readiness::Failed if self.settles(&node) => {
                     self.progress
                         .report(format!("{id} failed; the node restarts"));
@@ -116,6 +121,24 @@ impl NodeUpgrade<'_> {
             }
             self.pause().await?;
         }
+    }
+
+    /// Returns whether the Job that changes the node did its work, for a node for which `done` holds.
+    pub(super) async fn did_run(&self, node: &Value) -> Result<bool, End> {
+        let jobs_in_git = &self.operator.desired.node_jobs;
+        let file = self.rule.job.as_ref();
+        let Some(manifest) = file.and_then(|file| jobs_in_git.get(file)) else {
+            return Ok(true);
+        };
+        if is_evidence(self.rule.driver.is_some(), &self.mark(node)?) {
+            return Ok(true);
+        }
+        let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
+        let on = (self.step.object.name.as_str(), uid);
+        let (id, _) = self.operator.job_on(on, manifest, None);
+        let cluster = self.operator.cluster_for(self.step, self.started);
+        let live = read(&cluster, &jobs(), &id).await?;
+        Ok(live.is_some_and(|live| assess(&live).readiness == Readiness::Current))
     }
 
     /// Returns the name of another unfinished Job of the node, from an earlier content in git.

@@ -27,7 +27,8 @@ fn rule() -> DriverRule {
     }
 }
 
-/// Returns a board of nodes a, b and c with hooks such as `a pre=1 pre-ack=1`.
+/// Returns a board of nodes a, b and c with hooks such as `a pre=1 pre-ack=1`. The node of a hook
+/// `lost` is not known.
 fn board(hooks: &[&str]) -> Board {
     let names = ["a", "b", "c"].map(str::to_owned);
     let hook = |text: &&str| {
@@ -37,13 +38,18 @@ fn board(hooks: &[&str]) -> Board {
             words.filter_map(|word| word.split_once('=')).collect();
         let metadata = json!({"name": name, "namespace": "fleet", "uid": name,
             "resourceVersion": "7", "annotations": annotations});
-        rule().hook(&metadata).unwrap()
+        let mut hook = rule().hook(&metadata).unwrap();
+        if name.starts_with("lost") {
+            hook.node = Err("Machine x does not exist".to_owned());
+        }
+        hook
     };
     Board {
         open: names.iter().cloned().collect(),
         active: None,
         ended: None,
         moved: Instant::now(),
+        withdrawn: false,
         hooks: hooks.iter().map(hook).collect(),
         hooks_at: Some(Instant::now()),
         outlook: None,
@@ -51,9 +57,10 @@ fn board(hooks: &[&str]) -> Board {
             .iter()
             .map(|name| (name.clone(), "u".to_owned()))
             .collect(),
-        marked: BTreeSet::new(),
+        marks: BTreeMap::new(),
         nodes_at: Some(Instant::now()),
         known: BTreeMap::new(),
+        last: BTreeMap::new(),
         warned: BTreeSet::new(),
     }
 }
@@ -67,7 +74,11 @@ fn verdict(board: &mut Board, node: &str, windows: &Windows, limit: Duration) ->
         now: "2026-01-05T18:00:00Z".parse().unwrap(),
         limit,
     };
-    match board.verdict(&rule(), &turn) {
+    text(board.verdict(&rule(), &turn))
+}
+
+fn text(verdict: Verdict) -> String {
+    match verdict {
         Verdict::Begin => "begin".to_owned(),
         Verdict::Wait(message) => message,
         Verdict::Marked(message) => format!("marked; {message}"),
@@ -134,8 +145,89 @@ fn a_mark_of_a_killed_run_is_cleared_unless_the_driver_asks() {
         (&["a pre=1 pre-ack=1 post=1 post-ack=1"], "begin"),
     ] {
         let mut board = board(hooks);
-        board.marked.insert("a".to_owned());
+        board.marks.insert("a".to_owned(), Mark::default());
         assert_eq!(verdict(&mut board, "a", &open, HOUR), expected, "{hooks:?}");
+    }
+}
+
+#[test]
+fn a_hook_whose_node_is_not_known_blocks_and_is_not_withdrawn() {
+    let open = Windows::default();
+    let between = "lost pre=1 pre-ack=1";
+    let why = "; Secret/fleet/lost: no other node begins, because its node may be drained and is not known: Machine x does not exist";
+    let waits = format!("its hook waits for a hook whose node is not known{why}");
+    let idle = "waiting for the driver to ask by annotation `pre`";
+    let asks = "; Secret/fleet/lost is not acknowledged: Machine x does not exist";
+    for (hooks, last, expected) in [
+        (&[between, "a pre=1"][..], &[][..], waits),
+        (&[between], &[], format!("{idle}{why}")),
+        (&["lost pre=1"], &[], format!("{idle}{asks}")),
+        (&["lost pre=1"], &[("lost", "a")], format!("{idle}{asks}")),
+        (
+            &["lost pre=1"],
+            &[("lost", "b")],
+            format!("marked; {idle}{asks}"),
+        ),
+        (
+            &["lost pre=1", "a"],
+            &[("a", "a")],
+            format!("marked; {idle}{asks}"),
+        ),
+    ] {
+        let mut board = board(hooks);
+        board.marks.insert("a".to_owned(), Mark::default());
+        let last = last
+            .iter()
+            .map(|(uid, node)| ((*uid).to_owned(), (*node).to_owned()));
+        board.last = last.collect();
+        assert_eq!(verdict(&mut board, "a", &open, HOUR), expected, "{hooks:?}");
+    }
+}
+
+#[test]
+fn hooks_that_cannot_be_read_are_waited_for_within_limits() {
+    let failed = || Failure::new(FailureKind::Cluster, "503");
+    for (ended, active, is_retryable, limit, expected) in [
+        (None, None, true, HOUR, "hooks cannot be read: 503"),
+        (None, None, true, Duration::ZERO, "503"),
+        (
+            None,
+            Some("b"),
+            true,
+            Duration::ZERO,
+            "hooks cannot be read: 503",
+        ),
+        (None, None, false, HOUR, "503"),
+        (Some(StepId(7)), None, true, HOUR, "after 7"),
+        (Some(StepId(7)), None, false, HOUR, "after 7"),
+    ] {
+        let mut board = board(&[]);
+        board.ended = ended;
+        board.activate(active);
+        let found = text(board.unread(failed(), is_retryable, limit));
+        assert_eq!(found, expected, "{ended:?} {active:?} {is_retryable}");
+    }
+}
+
+#[test]
+fn a_driver_that_asks_and_withdraws_makes_no_progress() {
+    let open = Windows::default();
+    let stuck = "the driver withdrew its requests by annotation `pre` for 0 s";
+    for (hooks, withdrawn, limit, expected) in [
+        ("a pre=1", true, Duration::ZERO, stuck),
+        ("a pre=1", true, HOUR, "begin"),
+        ("a pre=1", false, Duration::ZERO, "begin"),
+        ("a pre=1 pre-ack=1", true, Duration::ZERO, "begin"),
+    ] {
+        let mut board = board(&[hooks]);
+        board.withdrawn = withdrawn;
+        let moved = board.moved;
+        board.activate(Some("a"));
+        board.activate(None);
+        assert_eq!(board.moved, moved, "only an acknowledgement is progress");
+        assert_eq!(verdict(&mut board, "a", &open, limit), expected, "{hooks}");
+        board.restart();
+        assert!(!board.withdrawn);
     }
 }
 
@@ -177,7 +269,10 @@ fn outside_of_the_windows_only_a_node_in_work_goes_on() {
         ),
     ] {
         let mut board = board(hooks);
-        board.marked = marked.split_whitespace().map(str::to_owned).collect();
+        let marked = marked.split_whitespace();
+        board.marks = marked
+            .map(|node| (node.to_owned(), Mark::default()))
+            .collect();
         assert_eq!(
             verdict(&mut board, "a", &windows, HOUR),
             expected,
