@@ -99,25 +99,27 @@ impl Hooks {
         items.map(read).collect()
     }
 
-    fn is_acknowledged([request, acknowledgement]: &[Option<String>; 2]) -> bool {
-        request.is_some() && request == acknowledgement
+    /// Returns whether the driver asked by this value, and got an acknowledgement.
+    fn is_acknowledged(annotations: &[Option<String>; 2], value: &str) -> bool {
+        annotations.iter().all(|one| one.as_deref() == Some(value))
     }
 
-    fn is_between(&self) -> bool {
-        Self::is_acknowledged(&self.pre) && !Self::is_acknowledged(&self.post)
+    fn is_between(&self, value: &str) -> bool {
+        Self::is_acknowledged(&self.pre, value) && !Self::is_acknowledged(&self.post, value)
     }
 }
 
 /// Asks by a hook.
-fn ask(machines: &[&str], point: &str) {
-    let annotation = format!("driver.example.org/{point}=v2");
+fn ask(machines: &[&str], point: &str, value: &str) {
+    let annotation = format!("driver.example.org/{point}={value}");
     let names: Vec<String> = machines.iter().map(|name| format!("hook-{name}")).collect();
-    let mut args = vec!["-n", POOL, "annotate", "secret", annotation.as_str()];
-    args.splice(4..4, names.iter().map(String::as_str));
+    let mut args = vec!["-n", POOL, "annotate", "--overwrite", "secret"];
+    args.push(annotation.as_str());
+    args.splice(5..5, names.iter().map(String::as_str));
     admin(&args).unwrap();
 }
 
-/// The driver. It asks for node 1, then for the nodes 2 and 0 at once.
+/// The driver. It asks for node 1, then for the nodes 2 and 0 at once. It leaves its annotations.
 struct Driver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -128,7 +130,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn start() -> Self {
+    fn start(value: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let drained = Arc::default();
         let violations = Arc::default();
@@ -139,17 +141,17 @@ impl Driver {
             violations: Arc::clone(&violations),
         };
         let play = move || {
-            ask(&["lost"], "pre");
-            ask(&["pool-driver-1"], "pre");
+            ask(&["lost"], "pre", value);
+            ask(&["pool-driver-1"], "pre", value);
             while !stop.load(Ordering::Relaxed) {
                 let hooks = Hooks::all();
-                let between = hooks.iter().filter(|hooks| hooks.is_between());
+                let between = hooks.iter().filter(|hooks| hooks.is_between(value));
                 let between: Vec<String> = between.map(|hooks| hooks.node.clone()).collect();
                 if between.len() > 1 {
                     violations.lock().unwrap().insert(between);
                 }
                 for hooks in &hooks {
-                    play(hooks, &mut drained.lock().unwrap());
+                    play(hooks, value, &mut drained.lock().unwrap());
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -160,25 +162,41 @@ impl Driver {
 }
 
 /// Drains a node after its first hook, and releases it after the second one.
-fn play(hooks: &Hooks, drained: &mut Vec<String>) {
+fn play(hooks: &Hooks, value: &str, drained: &mut Vec<String>) {
     let node = hooks.node.as_str();
-    if Hooks::is_acknowledged(&hooks.pre) && hooks.post[0].is_none() {
+    if Hooks::is_acknowledged(&hooks.pre, value) && hooks.post[0].as_deref() != Some(value) {
         drained.push(node.to_owned());
         admin(&["cordon", node]).unwrap();
         let field = format!("spec.nodeName={node}");
         let delete = ["-n", POOL, "delete", "pods", "--wait=false"];
         admin(&[&delete[..], &["--field-selector", &field]].concat()).unwrap();
-        ask(&[node], "post");
+        ask(&[node], "post", value);
     }
     let is_cordoned = || {
         let args = ["get", "node", node, "-o", "jsonpath={.spec.unschedulable}"];
         admin(&args).is_some_and(|text| text == "true")
     };
-    if Hooks::is_acknowledged(&hooks.post) && is_cordoned() {
+    if Hooks::is_acknowledged(&hooks.post, value) && is_cordoned() {
         admin(&["uncordon", node]).unwrap();
         if node == "pool-driver-1" {
-            ask(&["pool-driver-2", "pool-driver-0"], "pre");
+            ask(&["pool-driver-2", "pool-driver-0"], "pre", value);
         }
+    }
+}
+
+impl Driver {
+    /// Checks that each node was drained once, none beside another one.
+    fn ended(self, value: &str) {
+        assert_eq!(*self.violations.lock().unwrap(), BTreeSet::new());
+        for hooks in Hooks::all() {
+            let both = [&hooks.pre, &hooks.post];
+            let both = both.map(|one| Hooks::is_acknowledged(one, value));
+            assert_eq!(both, [hooks.node != "lost"; 2], "{hooks:?}");
+        }
+        let drained = self.drained.lock().unwrap().clone();
+        assert_eq!(drained[0], "pool-driver-1");
+        assert_eq!(drained.len(), 3, "{drained:?}");
+        crate::nodes::wait_for(&drained[2], |node| node["spec"]["unschedulable"] != true);
     }
 }
 
@@ -216,7 +234,7 @@ fn a_driver_chooses_and_drains_the_nodes_and_a_killed_run_is_continued() {
     fleet.write("manifests/web/job.yaml", &job("v2"));
     fleet.commit();
 
-    let driver = Driver::start();
+    let driver = Driver::start("v2");
     let args = ["apply", POOL, "--yes"];
     let creates_job = |seen: &Seen| {
         let is_job = seen.path.contains("/apis/batch/v1/");
@@ -233,16 +251,16 @@ fn a_driver_chooses_and_drains_the_nodes_and_a_killed_run_is_continued() {
     run.says("Machine.fleet.example.org/pool-driver/lost does not exist")
         .says("upgraded Node/pool-driver-0");
 
-    assert_eq!(*driver.violations.lock().unwrap(), BTreeSet::new());
-    for hooks in Hooks::all() {
-        let both = [&hooks.pre, &hooks.post].map(Hooks::is_acknowledged);
-        assert_eq!(both, [hooks.node != "lost"; 2], "{hooks:?}");
-    }
-    let drained = driver.drained.lock().unwrap().clone();
-    assert_eq!(drained[0], "pool-driver-1");
-    assert_eq!(drained.len(), 3, "{drained:?}");
+    driver.ended("v2");
     assert_eq!(nodes.jobs().len(), 3, "one Job for each node");
-    crate::nodes::wait_for(&drained[2], |node| node["spec"]["unschedulable"] != true);
-    drop(driver);
     nodes.are_free("v2", &[]);
+
+    // The pairs of annotations of this upgrade are left.
+    fleet.write("manifests/web/bundle.yaml", &bundle("v3"));
+    fleet.write("manifests/web/job.yaml", &job("v3"));
+    fleet.commit();
+    let driver = Driver::start("v3");
+    fleet.apply().ended_with(0);
+    driver.ended("v3");
+    nodes.are_free("v3", &[]);
 }

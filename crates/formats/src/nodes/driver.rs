@@ -157,12 +157,6 @@ impl Hook {
         self.confirmed.as_deref() == Some(digest(value).as_str())
     }
 
-    /// Returns whether this request certainly was not acknowledged. `was_sent`: whether a patch was
-    /// sent. A driver can have removed both annotations after such a patch.
-    pub fn is_refused(&self, value: &str, was_sent: bool) -> bool {
-        !self.has_confirmed(value) && (!was_sent || self.before.asks())
-    }
-
     fn is_between(&self, mark: Option<&Mark>) -> bool {
         matches!(self.point(mark), Some(Point::Drain | Point::After(_)))
     }

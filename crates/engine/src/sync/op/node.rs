@@ -29,7 +29,7 @@ use crate::sync::{
     report::{Failure, FailureKind, NotBegun},
     wait::Progress,
 };
-use pleach_cluster::{Class, Patch, PatchOptions, ResourcePath};
+use pleach_cluster::{Class, ClusterError, Patch, PatchOptions, ResourcePath};
 
 /// Interval between reads of a node in work.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -253,11 +253,7 @@ impl NodeUpgrade<'_> {
             let Err(error) = patched.await else {
                 return Ok(());
             };
-            let is_stale = matches!(
-                error.class(),
-                Some(Class::StaleResourceVersion | Class::PreconditionFailed(_) | Class::Conflict)
-            );
-            if !is_stale || Instant::now() >= self.deadline {
+            if !may_pass(&error) || Instant::now() >= self.deadline {
                 return Err(failure(&error).into());
             }
             self.operator.pause(self.step, AGAIN).await;
@@ -462,6 +458,12 @@ fn closed(windows: &Windows, node: &Value, now: Timestamp) -> Option<Failure> {
         None => "the windows never open again".to_owned(),
     };
     Some(Failure::new(FailureKind::Paused, message).hint(hint))
+}
+
+/// Returns whether a patch with a resourceVersion may be repeated after another read: it met another
+/// write, or its answer was lost.
+fn may_pass(error: &ClusterError) -> bool {
+    error.is_retryable() || matches!(error.class(), Some(Class::PreconditionFailed(_)))
 }
 
 fn nodes() -> ResourcePath {

@@ -24,7 +24,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout};
 
 use super::job::Role;
-use super::{AGAIN, End, NodeUpgrade, PAUSE, UNDOING, closed, nodes};
+use super::{AGAIN, End, NodeUpgrade, PAUSE, UNDOING, closed, may_pass, nodes};
 use crate::sync::{
     events::EventKind,
     op::{Operator, failure, required_uid},
@@ -605,7 +605,7 @@ impl NodeUpgrade<'_> {
                         self.begin_undoing();
                         let cleared = tokio::select! {
                             biased;
-                            _ = stop.wait() => return Err(End::NotBegun(NotBegun::Stopped)),
+                            _ = stop.wait() => Ok(Err(End::NotBegun(NotBegun::Stopped))),
                             cleared = timeout(UNDOING, self.clear()) => cleared,
                         };
                         // Its requests can have taken a permit for retries.
@@ -690,14 +690,14 @@ impl NodeUpgrade<'_> {
     /// Executes the actions of both hooks. Returns `false` if the driver withdrew its request
     /// before anything was acknowledged.
     async fn serve(&mut self, driver: &DriverRule) -> Result<bool, End> {
-        // Whether the last acknowledgement was sent. Its answer can be lost.
-        let mut was_sent = false;
+        // Whether the answer to the last acknowledgement was lost.
+        let mut is_lost = false;
         loop {
             let seen = self.look(driver).await?;
             let Some((hook, point)) = seen.turn else {
                 if let Some(why) = seen.unresolved {
                     self.progress.report(why);
-                } else if was_sent {
+                } else if is_lost {
                     return self.end_driven().await;
                 } else {
                     let node = self.node().await?;
@@ -713,7 +713,7 @@ impl NodeUpgrade<'_> {
             if hook.is_foreign(seen.mark.as_ref()) {
                 self.warn_foreign(driver, &hook).await;
             }
-            was_sent = false;
+            is_lost = false;
             let is_earlier = hook.is_earlier(seen.mark.as_ref());
             match point {
                 Point::Before(value) => self.serve_before(driver, &value).await?,
@@ -746,8 +746,8 @@ impl NodeUpgrade<'_> {
                     let hook = (&driver.after, value.as_str());
                     match self.acknowledge(driver, hook, is_same).await? {
                         Answer::Given => return self.end_driven().await,
-                        Answer::Changed { sent } => was_sent = sent,
-                        Answer::Refused(failure) => return Err(failure.into()),
+                        Answer::Changed { unclear } => is_lost = unclear,
+                        Answer::Refused { failure, .. } => return Err(failure.into()),
                     }
                     self.pause().await?;
                 }
@@ -786,39 +786,32 @@ impl NodeUpgrade<'_> {
         self.remember().await?;
         let annotations = (&driver.before, value);
         let answer = self.acknowledge(driver, annotations, is_same).await?;
-        let was_sent = match &answer {
+        let unclear = match &answer {
             Answer::Given => return Ok(()),
-            Answer::Changed { sent } => *sent,
-            Answer::Refused(_) => true,
+            Answer::Changed { unclear } | Answer::Refused { unclear, .. } => *unclear,
         };
-        let reverted = if was_begun {
+        let reverted = if was_begun || unclear {
             Ok(())
         } else {
-            self.revert(driver, &hook, value, was_sent).await
+            self.revert(driver, &hook, value).await
         };
-        if let Answer::Refused(failure) = answer {
+        if let Answer::Refused { failure, .. } = answer {
             return Err(failure.into());
         }
         reverted?;
         Ok(self.pause().await?)
     }
 
-    /// Reverts the mark of a request that certainly was not acknowledged.
-    async fn revert(
-        &self,
-        driver: &DriverRule,
-        hook: &Hook,
-        value: &str,
-        was_sent: bool,
-    ) -> Result<(), End> {
+    /// Reverts the mark of a request whose acknowledgement was refused, unless a read shows it.
+    async fn revert(&self, driver: &DriverRule, hook: &Hook, value: &str) -> Result<(), End> {
         self.look(driver).await?;
         let board = self.board();
-        let is_refused = {
+        let is_confirmed = {
             let board = board.lock().await;
             let now = board.hooks.iter().find(|now| now.uid == hook.uid);
-            now.map_or(!was_sent, |now| now.is_refused(value, was_sent))
+            now.is_some_and(|now| now.has_confirmed(value))
         };
-        if is_refused {
+        if !is_confirmed {
             self.change(Mark::hand_back).await?;
             self.remember().await?;
         }
@@ -904,17 +897,17 @@ impl NodeUpgrade<'_> {
         (annotations, value): (&HookAnnotations, &str),
         is_same: impl Fn(&Point) -> bool,
     ) -> Result<Answer, End> {
-        let mut sent = false;
+        let mut unclear = false;
         loop {
             let turn = self.look(driver).await?.turn;
             let Some((hook, _)) = turn.filter(|(_, point)| is_same(point)) else {
-                return Ok(Answer::Changed { sent });
+                return Ok(Answer::Changed { unclear });
             };
             let Some(path) = self.operator.paths.of_kind(&driver.hooks) else {
-                return Ok(Answer::Changed { sent });
+                return Ok(Answer::Changed { unclear });
             };
-            if let Err(stopped) = self.check_stop() {
-                return Ok(Answer::Refused(stopped));
+            if let Err(failure) = self.check_stop() {
+                return Ok(Answer::Refused { failure, unclear });
             }
             let patch = acknowledgement(&hook, annotations, value);
             let options = PatchOptions {
@@ -922,42 +915,31 @@ impl NodeUpgrade<'_> {
                 ..PatchOptions::new(managers::OVERLAY)
             };
             let cluster = self.operator.cluster_for(self.step, self.started);
-            sent = true;
             let patched = cluster.patch(&path, &hook.object, &patch, &options);
             let Err(error) = patched.await else {
                 self.board().lock().await.restart();
                 return Ok(Answer::Given);
             };
-            let is_stale = matches!(
-                error.class(),
-                Some(Class::StaleResourceVersion | Class::PreconditionFailed(_) | Class::Conflict)
-            );
-            if !is_stale || Instant::now() >= self.deadline {
+            unclear |= error.class().is_none_or(Class::is_unclear);
+            if !may_pass(&error) || Instant::now() >= self.deadline {
                 let failed = failure(&error);
                 let message = format!("{} is not acknowledged: {}", hook.object, failed.message);
-                let failed = Failure { message, ..failed };
-                // Another server, such as a proxy, can answer for one that executed the request.
-                let is_definite = !matches!(error.class(), None | Some(Class::NotKubernetes))
-                    && !error.is_retryable();
-                if is_stale || is_definite {
-                    return Ok(Answer::Refused(failed));
-                }
-                return Err(failed.into());
+                let failure = Failure { message, ..failed };
+                return Ok(Answer::Refused { failure, unclear });
             }
             self.operator.pause(self.step, AGAIN).await;
         }
     }
 }
 
-/// Result of an acknowledgement.
+/// Result of an acknowledgement. `unclear`: whether the server can have executed a patch that failed.
 enum Answer {
     /// The request is acknowledged.
     Given,
-    /// The driver changed its request meanwhile. `sent`: after a patch that the server answered with
-    /// a conflict.
-    Changed { sent: bool },
-    /// It is not acknowledged.
-    Refused(Failure),
+    /// The driver changed its request meanwhile.
+    Changed { unclear: bool },
+    /// The patch failed, or was not sent.
+    Refused { failure: Failure, unclear: bool },
 }
 
 /// Returns the patch that acknowledges a request. It fails if the object was written meanwhile.

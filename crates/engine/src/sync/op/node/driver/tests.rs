@@ -269,8 +269,8 @@ fn outside_of_the_windows_only_a_node_in_work_goes_on() {
         ),
     ] {
         let mut board = board(hooks);
-        let marked = marked.split_whitespace();
-        board.marks = marked
+        let names = marked.split_whitespace();
+        board.marks = names
             .map(|node| (node.to_owned(), Mark::default()))
             .collect();
         assert_eq!(
