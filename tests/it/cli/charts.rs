@@ -691,6 +691,14 @@ fn a_declared_digest_is_replaced_with_another_version_only() {
         assert_eq!(folder.read(VENDORED), text);
     }
     declare(&folder, &registry);
+    let other = vendor(&folder, &["--to", "1.10.0+build"]);
+    assert_eq!(other.code, 1, "{}", other.shown());
+    let expected = "is version 1.0.0, not 1.10.0+build; nothing is written";
+    assert!(other.stderr.contains(expected), "{}", other.shown());
+    // Another package of the same version.
+    folder.write("source/web/templates/more.yaml", "# more\n");
+    let other = packed(&folder, "1.10.0+build");
+    publish(&registry, "charts/web:v1.10.0_build", &[(PACKAGE, &other)]);
     let accepted = vendor(&folder, &["--to", "1.10.0+build"]);
     assert_eq!(accepted.code, 0, "{}", accepted.shown());
 }
