@@ -69,12 +69,9 @@ fn parse<'a>(checksums: &'a str, arch: &str) -> Vec<Pin<'a>> {
 /// of all checksums, so that other pins have another folder.
 pub(super) fn folder() -> String {
     let digest = Sha256::digest(CHECKSUMS);
-    let digest: String = digest
-        .iter()
-        .take(4)
-        .map(|it| format!("{it:02x}"))
-        .collect();
-    format!("{}-{digest}", version())
+    let start = digest.iter().take(4);
+    let start = start.fold(0_u32, |start, byte| (start << 8) | u32::from(*byte));
+    format!("{}-{start:08x}", version())
 }
 
 /// Returns the version of Kubernetes of the official programs, without a leading `v`.

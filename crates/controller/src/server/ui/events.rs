@@ -130,7 +130,7 @@ impl Follower {
         let digest = pages::digest(&board, &self.page, &request);
         self.absent_until = match &digest {
             Some(_) => None,
-            None => self.absent_until.or(Some(Instant::now() + ABSENCE)),
+            None => self.absent_until.or_else(|| Some(Instant::now() + ABSENCE)),
         };
         digest
     }
