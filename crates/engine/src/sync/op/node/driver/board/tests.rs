@@ -1,10 +1,12 @@
 //! Tests of the wait for a driver.
 
+use pleach_cluster::Patch;
 use pleach_formats::file::Window;
-use pleach_formats::nodes::driver::NodeObject;
+use pleach_formats::nodes::driver::{HookAnnotations, NodeObject};
 use pleach_model::cel::Expression;
 use pleach_model::object::GroupKind;
 
+use super::super::acknowledgement;
 use super::*;
 
 fn rule() -> DriverRule {
