@@ -389,7 +389,7 @@ impl Board {
         Verdict::Wait(text)
     }
 
-    /// Decides whether a node begins. Outside of the windows, only a node in work goes on. A driver
+    /// Decides whether a node begins. Outside of the windows, only a node in work continues. A driver
     /// that asks and withdraws again and again makes no progress.
     pub(super) fn begin(&self, rule: &DriverRule, turn: &Waiting<'_>, point: &Point) -> Verdict {
         let is_asked = matches!(point, Point::Before(_));
